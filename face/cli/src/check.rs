@@ -66,7 +66,9 @@ Findings, and what to do:
               to an earlier state. No data is lost, but nobody knows which file
               the object belongs to.
   misplaced   The object is on a data server on which no client looks for it:
-              the directories of data servers were swapped. Swap them back.
+              its group moved to another server, and these bytes were left:
+              'ropewalk server clean' frees them. If nothing has moved, the
+              directories of data servers were swapped: swap them back.
   absent      The object is missing; reading its bytes fails with EIO. Bring the
               disk of this server back, or restore the file from a backup.
   damaged     The disk has another object's file in place of this object. Bring

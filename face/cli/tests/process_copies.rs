@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,19 @@ impl Site {
         self.run(&["cp", &format!(":/{name}"), "back"]).well();
         let read = |name: &str| fs::read(self.place.path().join(name)).unwrap();
         assert!(read(name) == read("back"), "{name} has other bytes");
+    }
+
+    /// Bytes on the disk of a data server, counted from 0.
+    fn held(&self, server: usize) -> u64 {
+        let (mut held, mut left) = (0, vec![self.servers.place(&format!("data{server}"))]);
+        while let Some(path) = left.pop() {
+            let known = fs::metadata(&path).unwrap();
+            held += known.blocks() * 512;
+            if known.is_dir() {
+                left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+        held
     }
 
     /// The groups that lack a copy, in words; none where all is well.
@@ -181,6 +195,22 @@ fn a_server_is_drained_removed_and_its_files_stay() {
     assert!(table.contains("leaves") && table.contains("no group has to move"), "{table}");
     let running = site.run(&["server", "remove", "1"]).badly();
     assert!(running.contains("stop it first"), "{running}");
+    // The bytes that it gave away stay until somebody has them freed.
+    let unknown = site.run(&["server", "clean", "9"]).badly();
+    assert!(unknown.contains("no data server 9"), "{unknown}");
+    let misplaced = site.run(&["check"]);
+    assert!(!misplaced.success && misplaced.out.contains("misplaced"), "{misplaced:?}");
+    let count = |counted: &serde_json::Value| counted["bytes"].as_u64().expect("a number");
+    let counted = site.json(&["server", "clean", "1", "--dry-run", "--json"]);
+    assert!(count(&counted) > 0 && counted["freed"] == false, "{counted}");
+    let before = site.held(1);
+    let said = site.run(&["server", "clean", "1"]).well();
+    assert!(said.starts_with("data server 1 freed "), "{said}");
+    let (after, freed) = (site.held(1), count(&counted));
+    assert!(after + freed / 2 < before, "{before} bytes on the disk, then {after}; {freed} freed");
+    let counted = site.json(&["server", "clean", "1", "--json"]);
+    assert_eq!((count(&counted), &counted["unclear"]), (0, &0.into()), "{counted}");
+    assert!(site.run(&["check", "--read"]).well().contains("no problem"));
     site.servers.data[1] = None;
     std::thread::sleep(Duration::from_secs(2));
     site.run(&["server", "remove", "1"]).well();

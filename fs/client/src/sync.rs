@@ -17,7 +17,7 @@ use crate::places::Places;
 /// The pause before the map is asked for while a server does not answer, of a group with other members.
 const MAP_PAUSE: Duration = Duration::from_millis(250);
 /// The same of a group without.
-const LONE_PAUSE: Duration = Duration::from_secs(2);
+const LONE_PAUSE: Duration = Duration::from_millis(500);
 
 impl Places {
     /// Notes that ranges were written by a server of this era, and are not durable yet.

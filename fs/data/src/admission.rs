@@ -23,6 +23,7 @@ use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::bulk::Region;
+use crate::clean::Wanted;
 use crate::config::Defect;
 use crate::epochs::Standing;
 use crate::failure::Failure;
@@ -123,8 +124,9 @@ impl Handler for Inner {
 /// Whether a request that is admitted comes from a metadata server, and does something in the name of the history.
 fn is_order(head: &CallHead, request: &DataRequest<'_>) -> bool {
     use DataRequest as D;
-    let asks = matches!(request, D::Status | D::List { .. } | D::Examine { .. });
-    head.session == 0 && !asks
+    let operates =
+        matches!(request, D::Status | D::List { .. } | D::Examine { .. } | D::Clean { .. });
+    head.session == 0 && !operates
 }
 
 /// Whether a request of a session changes objects.
@@ -209,7 +211,11 @@ impl Inner {
         if head.session == 0 {
             return match request {
                 D::Status => Ok(false),
-                D::List { .. } | D::Examine { .. } if self.is_administrator(incoming) => Ok(false),
+                D::List { .. } | D::Examine { .. } | D::Clean { .. }
+                    if self.is_administrator(incoming) =>
+                {
+                    Ok(false)
+                }
                 D::Reap { .. } | D::Fence { .. } | D::Truncate { .. } | D::Punch { .. }
                     if role == Some(Role::Metadata) =>
                 {
@@ -244,7 +250,8 @@ impl Inner {
                 | D::Table { .. }
                 | D::Ended { .. }
                 | D::Unreadable { .. }
-                | D::Seen { .. },
+                | D::Seen { .. }
+                | D::Clean { .. },
             ) => Err(self.stranger(Failure::Status(Status::Unproven))),
             (Some(false), _) => Ok(false),
             (Some(true), D::Sync { .. } | D::Status) => Ok(true),
@@ -409,6 +416,12 @@ impl Inner {
             DataRequest::Examine { objects, read } => {
                 self.start(call, responder, async move |inner| {
                     body_of(inner.examine(&objects, read).await)
+                });
+            }
+            DataRequest::Clean { map, after, remove, restored } => {
+                let wanted = Wanted { map, remove, restored };
+                self.start(call, responder, async move |inner| {
+                    body_of(inner.clean(wanted, after).await)
                 });
             }
             _ => unreachable!("the other requests were taken before"),

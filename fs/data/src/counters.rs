@@ -9,7 +9,7 @@ use ropewalk_wire::fs::status::Activity;
 use ropewalk_wire::fs::value::Bytes;
 
 /// Names of the kinds, in the order of [`kind`].
-const KINDS: [&str; 17] = [
+const KINDS: [&str; 18] = [
     "write",
     "read",
     "punch",
@@ -26,12 +26,13 @@ const KINDS: [&str; 17] = [
     "ended",
     "unreadable",
     "seen",
+    "clean",
     "refused to strangers",
 ];
 const WRITE: usize = 0;
 const READ: usize = 1;
 const EXAMINE: usize = 9;
-const REFUSED: usize = 16;
+const REFUSED: usize = 17;
 
 /// The place of a request's kind in [`KINDS`].
 fn kind(request: &DataRequest<'_>) -> usize {
@@ -52,6 +53,7 @@ fn kind(request: &DataRequest<'_>) -> usize {
         DataRequest::Ended { .. } => 13,
         DataRequest::Unreadable { .. } => 14,
         DataRequest::Seen { .. } => 15,
+        DataRequest::Clean { .. } => 16,
     }
 }
 

@@ -73,6 +73,11 @@ impl Groups {
         self.epoch
     }
 
+    /// The epoch of the map that is known, and the term of the metadata server that told it.
+    pub(crate) fn known(&self) -> (u32, Term) {
+        (self.epoch, self.term)
+    }
+
     /// There is no metadata server, and so no map but the first one.
     pub(crate) fn alone(self) -> Groups {
         Groups { epoch: FIRST_EPOCH, ..self }
@@ -259,6 +264,11 @@ impl Groups {
     fn is_follower(&self, own: &Own) -> bool {
         let servers = &own.membership.servers;
         own.copies > 1 && servers.iter().skip(1).any(|server| *server == self.server)
+    }
+
+    /// Whether this server is in a group, in step or not.
+    pub(crate) fn is_in(&self, group: Group) -> bool {
+        self.own.contains_key(&group)
     }
 
     /// Whether this server is in a group, and not in step.

@@ -3,6 +3,7 @@
 //! A metadata server that was started again knows no addresses of data servers: a client that asks it for one
 //! waits for a heartbeat. So one is sent at once where the link was lost, and again until it is answered.
 
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -65,7 +66,9 @@ impl Inner {
             let patience = if period != MIRROR_PERIOD { PATIENCE } else { MIRROR_PATIENCE };
             let beat = self.world.timeout(patience, self.beat(&herald, history, replace));
             let heard = match beat.await.unwrap_or(Heard::No) {
-                Heard::Taken { map, start, .. } if self.is_older_copy(map, Term(start)) => {
+                Heard::Taken { history, map, start, .. }
+                    if self.is_older_copy(history, map, Term(start)) =>
+                {
                     herald.older_metadata()
                 }
                 heard => heard,
@@ -117,8 +120,9 @@ impl Inner {
     }
 
     /// Whether a metadata server does not know a map that one of an earlier term told, so that its rows are an older copy.
-    fn is_older_copy(&self, map: u32, term: Term) -> bool {
+    fn is_older_copy(&self, history: u128, map: u32, term: Term) -> bool {
         self.groups.borrow().is_older_copy(map, term)
+            || self.map_note.is_older_copy(history, map, term)
     }
 
     /// Fetches the map where it is another than the one of this epoch; whether it is known now.
@@ -132,12 +136,34 @@ impl Inner {
 
     /// Fetches the map; whether it came.
     pub(crate) async fn fetch_map(&self, herald: &Herald) -> bool {
-        let Some(map) = herald.map().await else { return false };
+        let Some((map, term)) = herald.map().await else { return false };
         let now = self.world.now();
-        self.groups.borrow_mut().take_of(herald.met(), &map, now);
+        self.groups.borrow_mut().take_of(term, &map, now);
         let groups = self.groups.borrow();
         self.mirror.leave(|group| groups.ordered(group).is_some());
+        self.map_note.changed.notify_all();
         true
+    }
+
+    /// Notes the map that is known, durably. An error: nobody knows whether it is noted.
+    pub(crate) async fn note_map(&self) -> io::Result<()> {
+        let Some(herald) = &self.herald else { return Ok(()) };
+        let known = self.groups.borrow().known();
+        self.map_note.note(&self.world, herald.history(), known).await
+    }
+
+    /// Notes each map soon after it is known, until this server stops.
+    pub(crate) async fn keep_map_noted(self: Rc<Self>) {
+        while !self.stopping.get() {
+            let changed = self.map_note.changed.notified();
+            if self.groups.borrow().epoch() <= self.map_note.noted().epoch {
+                changed.await;
+                continue;
+            }
+            let noted = self.note_map().await;
+            let pause = self.map_note.pause(&noted, |line| self.lines.say(line));
+            self.world.sleep(pause).await;
+        }
     }
 
     /// Serves nobody any more.
@@ -157,9 +183,17 @@ impl Inner {
         }
     }
 
+    /// The newest map that this server has known, in this life or before, by a term up to this one.
+    fn newest_map(&self, history: u128, met: Term) -> u32 {
+        self.groups.borrow().epoch().max(self.map_note.former_epoch(history, met))
+    }
+
     async fn beat(&self, herald: &Herald, history: u128, replace: bool) -> Heard {
         match self.store.space() {
-            Ok(space) => herald.beat(room_of(space), history, replace).await,
+            Ok(space) => {
+                let map = self.newest_map(history, herald.met());
+                herald.beat(room_of(space), history, replace, map).await
+            }
             Err(_) => {
                 // Silence is right: a disk that does not even tell its size has no room to offer.
                 self.lines.say(

@@ -5,11 +5,12 @@
 //! * [mod@write], [mod@read], [mod@change]: the requests themselves;
 //! * [`bulk`]: the buffers through which bytes travel, and gets and puts of clients' regions;
 //! * [`epochs`]: the last write epoch seen of each file; [`groups`]: the groups that the server is in;
-//! * [`listing`], [`examine`]: the requests of `check`;
+//! * [`listing`], [`examine`]: the requests of `check`; [`clean`]: bytes of groups that went elsewhere;
 //! * [`counters`]: calls and bytes by kind; [`report`]: the server's report on itself;
-//! * [`membership`]: takes part in a cluster, or is refused;
+//! * [`membership`]: takes part in a cluster, or is refused; [`map_note`]: the newest map that it knew;
 //! * [`heartbeat`]: tells the metadata server of life and room;
-//! * [`witness`]: votes for a metadata server, also before this server has joined.
+//! * [`witness`]: votes for a metadata server, also before this server has joined;
+//! * [`attack`]: the decoders of its notes, for fuzzers.
 //!
 //! Invariants
 //! * a call takes effect once within a life of the server: its number is judged when it comes in, and
@@ -25,8 +26,10 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+pub mod attack;
 mod bulk;
 mod change;
+mod clean;
 mod config;
 mod counters;
 mod epochs;
@@ -35,6 +38,7 @@ mod failure;
 mod groups;
 mod heartbeat;
 mod listing;
+mod map_note;
 mod membership;
 mod mirror;
 mod plan;

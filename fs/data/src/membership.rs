@@ -39,6 +39,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
 use crate::config::{DataConfig, DataError};
+use crate::map_note::Noted;
 
 /// A heartbeat without an answer is given up after this long: its figures are old by then.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
@@ -46,12 +47,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Room for the answer about one server.
 const ONE_SERVER_BYTES: u32 = 4096;
 /// The file with the history and its newest term.
-const NAME: &str = "joined";
+pub(crate) const NAME: &str = "joined";
 const NEW_NAME: &str = "joined.new";
 const MAGIC: &[u8; 8] = b"RWJOINED";
-const BYTES: usize = 36;
+pub(crate) const BYTES: usize = 36;
 /// Of the format that had no term.
-const SHORT_BYTES: usize = 28;
+pub(crate) const SHORT_BYTES: usize = 28;
 /// The offset of the second copy: in a sector of its own.
 const SECOND_AT: usize = 512;
 const FILE_BYTES: usize = SECOND_AT + BYTES;
@@ -184,6 +185,8 @@ pub(crate) struct Life {
     pub untouched: bool,
     /// The directory did not exist before this start.
     pub made: bool,
+    /// The newest map that former lives have noted.
+    pub map: Noted,
 }
 
 impl Herald {
@@ -210,11 +213,11 @@ impl Herald {
         }
     }
 
-    /// Sends one heartbeat.
-    pub(crate) async fn beat(&self, room: Room, history: u128, replace: bool) -> Heard {
-        match self.ask(room, history, replace, 0).await {
+    /// Sends one heartbeat. `map`: the newest map that this server has known by the newest term that it has met; 0: none.
+    pub(crate) async fn beat(&self, room: Room, history: u128, replace: bool, map: u32) -> Heard {
+        match self.ask(room, history, (replace, 0), map).await {
             Heard::KnownBy(start) if self.life.starts.may_have(start) => {
-                self.ask(room, history, replace, start).await
+                self.ask(room, history, (replace, start), map).await
             }
             Heard::KnownBy(_) => Heard::Refused(Refusal::OlderStore {
                 path: self.path(),
@@ -224,7 +227,13 @@ impl Herald {
         }
     }
 
-    async fn ask(&self, room: Room, history: u128, replace: bool, known_by: u64) -> Heard {
+    async fn ask(
+        &self,
+        room: Room,
+        history: u128,
+        (replace, known_by): (bool, u64),
+        map: u32,
+    ) -> Heard {
         let request = MetaRequest::Heartbeat(Heartbeat {
             server: self.config.server.0,
             boot: self.life.boot.id,
@@ -242,7 +251,7 @@ impl Herald {
         use Registration as R;
         let mut body = Vec::new();
         encode(&request, &mut body);
-        let call = self.connection.call_free(Service::Meta, &body);
+        let call = self.connection.call_free_by(map, Service::Meta, &body);
         let reply = match self.world.timeout(PATIENCE, call).await {
             Some(Ok(reply)) => reply,
             Some(Err(CallError::OtherCluster(found))) => {
@@ -338,6 +347,22 @@ impl Herald {
         }
     }
 
+    /// Whether the metadata server says, by the map of this epoch, that all groups have all their members; `None` without an
+    /// answer.
+    pub(crate) async fn may_clean(&self, map: u32) -> Option<Result<(), Errno>> {
+        let request = MetaRequest::MayClean { server: self.config.server.0, map };
+        let mut body = Vec::new();
+        encode(&request, &mut body);
+        let call = self.connection.call_free(Service::Meta, &body);
+        let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
+        self.is_noted(Term(reply.head.boot)).then_some(())?;
+        match decode::<MetaResult<'_>>(reply.body()) {
+            Ok(Ok(MetaReply::Done)) => Some(Ok(())),
+            Ok(Err(errno)) => Some(Err(errno)),
+            Ok(Ok(_)) | Err(_) => None,
+        }
+    }
+
     /// Tells the metadata server that a server of a group is in step, or is not. It may refuse: the map tells.
     pub(crate) async fn set_step(&self, step: Step<'_>) {
         let mut body = Vec::new();
@@ -346,9 +371,10 @@ impl Herald {
         let _ = self.world.timeout(PATIENCE, call).await;
     }
 
-    /// The bands in which this server has a group, of the map of the answer's epoch; None without an answer.
-    pub(crate) async fn map(&self) -> Option<Map> {
-        let mut news = News::of(&Map::default());
+    /// The bands in which this server has a group, of the map of the answer's epoch, and the term of the metadata server that
+    /// told all of it; None without an answer.
+    pub(crate) async fn map(&self) -> Option<(Map, Term)> {
+        let (mut news, mut told) = (News::of(&Map::default()), None);
         loop {
             let (server, bytes_max) = (Some(self.config.server.0), PART_BYTES);
             let request = MetaRequest::GetMap { since: 0, from: news.from, server, bytes_max };
@@ -356,11 +382,12 @@ impl Herald {
             encode(&request, &mut body);
             let call = self.connection.call_free_with(Service::Meta, &body, REPLY_BYTES_MAX);
             let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
-            self.is_noted(Term(reply.head.boot)).then_some(())?;
+            let term = Term(reply.head.boot);
+            (self.is_noted(term) && *told.get_or_insert(term) == term).then_some(())?;
             match decode::<MetaResult<'_>>(reply.body()) {
                 Ok(Ok(MetaReply::Map { epoch, bands, end })) => {
                     if news.take(epoch, bands, end).ok()? {
-                        return Some(news.map());
+                        return Some((news.map(), term));
                     }
                 }
                 _ => return None,
@@ -397,7 +424,7 @@ impl Herald {
         let mut before = None;
         loop {
             // Without room it gets no new files yet: nobody serves them.
-            let heard = self.beat(Room::default(), 0, replace).await;
+            let heard = self.beat(Room::default(), 0, replace, 0).await;
             match &heard {
                 Heard::Taken { history, start, .. } => {
                     self.note(*history, *start).await?;
@@ -425,6 +452,11 @@ impl Herald {
     /// The verdict on a metadata server that has an older copy of its rows.
     pub(crate) fn older_metadata(&self) -> Heard {
         Heard::Refused(Refusal::OlderMetadata { path: self.path() })
+    }
+
+    /// The history that is noted.
+    pub(crate) fn history(&self) -> u128 {
+        self.history.get()
     }
 
     /// The newest term that is noted.
@@ -539,10 +571,22 @@ fn decode_note(bytes: &[u8]) -> Option<(u128, u64)> {
     Some((u128::from_le_bytes(number), met))
 }
 
-fn write(disk: &dyn Disk, directory: &Path, history: u128, met: u64) -> io::Result<()> {
+/// Whether a note is accepted. For fuzzers.
+pub(crate) fn accepts(bytes: Option<&[u8]>) -> bool {
+    let Some(noted) = bytes.and_then(decode_note) else { return false };
+    assert_eq!(decode_note(&encode_note(noted)), Some(noted), "the journey changes it");
+    true
+}
+
+fn encode_note((history, met): (u128, u64)) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&history.to_le_bytes());
     bytes.extend_from_slice(&met.to_le_bytes());
     bytes.extend_from_slice(&checksum::crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+fn write(disk: &dyn Disk, directory: &Path, history: u128, met: u64) -> io::Result<()> {
+    let bytes = encode_note((history, met));
     write_twice(disk, directory, (NAME, NEW_NAME), SECOND_AT as u64, &bytes)
 }

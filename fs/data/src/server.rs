@@ -31,6 +31,7 @@ use crate::counters::Activities;
 use crate::epochs::FileEpochs;
 use crate::failure::{Failure, of_object};
 use crate::groups::Groups;
+use crate::map_note::{self, MapNote};
 use crate::membership::{self, Herald, Life, Refusal};
 use crate::mirror::Mirror;
 use crate::told::Progress;
@@ -85,6 +86,7 @@ pub(crate) struct Inner {
     /// Somebody knows a newer map than this server.
     pub map_wanted: Notify,
     pub telling: Progress,
+    pub map_note: MapNote,
     pub vouching: RefCell<Vouching>,
     /// Knows the newest term of the metadata server, where there is one.
     pub herald: Option<Rc<Herald>>,
@@ -181,6 +183,7 @@ impl DataServer {
             this: this.clone(),
             map_wanted: Notify::new(),
             telling: Progress::new(&config.directory),
+            map_note: MapNote::new(&config.directory, life.map),
             vouching: RefCell::new(Vouching::new(joined.is_some(), config.defect)),
             herald: joined.as_ref().map(|(herald, _)| herald.clone()),
             scratch: RefCell::default(),
@@ -214,6 +217,7 @@ impl DataServer {
         if let Some((herald, history)) = joined {
             world.spawn(inner.clone().vouch(herald.clone()));
             world.spawn(inner.clone().heartbeat(herald, history, replace));
+            world.spawn(inner.clone().keep_map_noted());
             world.spawn(inner.clone().settle_groups());
             world.spawn(inner.clone().bring_newcomers());
             world.spawn(inner.clone().leave_on_order());
@@ -342,8 +346,13 @@ async fn claim(world: &World, config: &DataConfig) -> Result<(ClaimedDirectory, 
         }
         let joined = membership::read(&*disk, &directory)?;
         let untouched = joined.is_none() && !noted && !described;
+        let mut map = map_note::read(&*disk, &directory);
+        if let (Some((history, met)), 0) = (joined, map.epoch) {
+            // A former program noted the term only.
+            (map.history, map.term) = (history, Term(met));
+        }
         let ClaimedDirectory { boot, starts, made, .. } = claimed;
-        Ok((claimed, Life { boot, starts, joined, untouched, made }))
+        Ok((claimed, Life { boot, starts, joined, untouched, made, map }))
     });
     let claimed = claimed.await.unwrap_or(Err(DataError::Closed))?;
     if let Some(note) = claimed.0.note() {

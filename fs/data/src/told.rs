@@ -13,7 +13,7 @@ const NAME: &str = "told";
 const NEW_NAME: &str = "told.new";
 const MAGIC: &[u8; 8] = b"RWGROUPS";
 /// Magic, the upgrade's number, and the checksum of both.
-const BYTES: usize = 20;
+pub(crate) const BYTES: usize = 20;
 /// The offset of the second copy: in a sector of its own.
 const SECOND_AT: usize = 512;
 
@@ -54,12 +54,23 @@ fn decode(bytes: &[u8]) -> Option<u64> {
     is_whole.then(|| body[8..].try_into().map(u64::from_le_bytes).ok()).flatten()
 }
 
-/// Notes that all objects know their group since an upgrade. Durable when it returns.
-pub(crate) fn write(disk: &dyn Disk, directory: &Path, step: u64) -> io::Result<()> {
+/// Whether a note is accepted. For fuzzers.
+pub(crate) fn accepts(bytes: &[u8]) -> bool {
+    let Some(step) = decode(bytes) else { return false };
+    assert_eq!(decode(&encode(step)), Some(step), "the journey changes it");
+    true
+}
+
+fn encode(step: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&step.to_le_bytes());
     bytes.extend_from_slice(&checksum::crc32c(&bytes).to_le_bytes());
-    write_twice(disk, directory, (NAME, NEW_NAME), SECOND_AT as u64, &bytes)
+    bytes
+}
+
+/// Notes that all objects know their group since an upgrade. Durable when it returns.
+pub(crate) fn write(disk: &dyn Disk, directory: &Path, step: u64) -> io::Result<()> {
+    write_twice(disk, directory, (NAME, NEW_NAME), SECOND_AT as u64, &encode(step))
 }
 
 #[cfg(test)]

@@ -49,7 +49,8 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
         | M::SetStep(_)
         | M::Vouch { .. }
         | M::Upgrade(_)
-        | M::TellGroups(_) => false,
+        | M::TellGroups(_)
+        | M::MayClean { .. } => false,
         M::Lookup { .. }
         | M::GetAttributes { .. }
         | M::ReadDirectory { .. }
@@ -136,7 +137,8 @@ pub(crate) fn inodes_mut<'r>(request: &'r mut MetaRequest<'_>) -> [Option<&'r mu
         | M::SetStep(_)
         | M::Vouch { .. }
         | M::Upgrade(_)
-        | M::TellGroups(_) => [None, None],
+        | M::TellGroups(_)
+        | M::MayClean { .. } => [None, None],
     }
 }
 
@@ -240,6 +242,7 @@ pub(crate) fn asks(request: &MetaRequest<'_>) -> Asks {
         | M::Vouch { .. }
         | M::Inspect { .. }
         | M::Upgrade(_)
-        | M::TellGroups(_) => Asks::Nothing,
+        | M::TellGroups(_)
+        | M::MayClean { .. } => Asks::Nothing,
     }
 }

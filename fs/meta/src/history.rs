@@ -27,6 +27,8 @@ const FIRST_VERSION: u8 = 1;
 const TERMS_MAX: usize = 48;
 /// Terms that a restore passes over.
 const RESTORE_STEP: u64 = 1 << 16;
+/// Nothing else passes over so many.
+pub(crate) const RESTORED_TERMS: u32 = 1 << 15;
 
 /// The row of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -302,6 +302,16 @@ impl Pools {
         self.servers.contains_key(&server) && !self.is_missed(server, now)
     }
 
+    /// Whether all groups have all their members, and each of these was heard just now.
+    pub fn is_whole(&self, now: Time) -> bool {
+        let is_whole = |copies: u8, group: &Membership| {
+            let heard = group.servers.iter().filter(|it| self.is_heard(**it, now));
+            heard.count() >= usize::from(copies).max(group.servers.len())
+        };
+        let mut bands = self.map().bands(0);
+        bands.all(|band| band.groups.iter().all(|group| is_whole(band.copies(), group)))
+    }
+
     /// Whether what is told of the map may not be durable yet where nobody waits for it.
     pub fn is_map_young(&self) -> bool {
         self.has_mirrored() || self.banded.as_ref().is_some_and(|it| it.restless)

@@ -23,6 +23,7 @@ use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{Callback, Clock, MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::value::{Errno, Timestamp};
 use ropewalk_wire::fs::{decode, encode};
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,7 @@ use crate::config::Config;
 use crate::exports::{DEFAULT_EXPORT, Export, Exports};
 use crate::graves::Graves;
 use crate::growth::Growth;
-use crate::history::TermRow;
+use crate::history::{RESTORED_TERMS, TermRow};
 use crate::identity::{Mapped, Standing};
 use crate::inode::{Inode, encode_row};
 use crate::keys::{self, Table};
@@ -195,12 +196,24 @@ pub struct Shard<R> {
     grace: Option<Time>,
     /// The rows come from a dump, and were not served since.
     restored: bool,
+    /// The epoch of the map with which this term began.
+    first_map: u32,
     /// The upgrade by which the store left its first format; 0: it never had that.
     pub(crate) step: u64,
     stopped: Option<RowsError>,
 }
 
 impl<R: Rows> Shard<R> {
+    /// Whether these rows are an older copy, as a data server shows that has met the term `met`, and has known a map of this epoch
+    /// by then: all that was told of the map before this term is in the rows with which it began. Rows that were restored from a dump need
+    /// not have it.
+    pub fn is_older_copy(&self, history: u128, met: Term, map: u32) -> bool {
+        let passed = self.term.term().number().saturating_sub(met.number());
+        history == self.config.boot.history
+            && (1..RESTORED_TERMS).contains(&passed)
+            && map > self.first_map
+    }
+
     /// Executes a call, and the calls that waited for its effects.
     pub fn execute(&mut self, call: Call<'_>) -> Outcome {
         let outcome = self.judge(&call);
@@ -236,6 +249,7 @@ impl<R: Rows> Shard<R> {
                 | MetaRequest::Order(_)
                 | MetaRequest::Upgrade(_)
                 | MetaRequest::TellGroups(_)
+                | MetaRequest::MayClean { .. }
                 | MetaRequest::Export(_) => {
                     let ticket = self.parking.ticket();
                     let mut groups = Vec::new();

@@ -5,11 +5,13 @@
 
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use ropewalk_base::verb::Header;
+use ropewalk_data::attack as notes;
 use ropewalk_election::record;
 use ropewalk_meta::dump::Parser;
 use ropewalk_meta::exports::{DEFAULT_EXPORT, Export};
 use ropewalk_meta::history::TermRow;
 use ropewalk_meta::inode::Inode;
+use ropewalk_meta::pools::{decode_band, decode_pool, encode_band, encode_pool};
 use ropewalk_meta::sessions::SessionRow;
 use ropewalk_rail::address::Address;
 use ropewalk_rail::interfaces::attack;
@@ -23,6 +25,7 @@ use ropewalk_wire::fs::head::{CallHead, ReplyHead};
 use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
 use ropewalk_wire::fs::map::{Band, Map, News};
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::orders::Orders;
 use ropewalk_wire::fs::session::{SessionRequest, SessionResult};
 use ropewalk_wire::fs::standby::{StandbyRequest, StandbyResult};
 use ropewalk_wire::fs::trust::{Acceptance, Introduction, SEAL_BYTES, Seal};
@@ -143,6 +146,19 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("disk_term", disk_term),
     ("disk_session", disk_session),
     ("disk_export", disk_export),
+    ("disk_band", disk_band),
+    ("disk_pool", disk_pool),
+    ("disk_orders", message!(Orders)),
+    ("data_joined", |bytes| {
+        let _ = notes::joined(bytes);
+    }),
+    ("data_map", |bytes| {
+        let _ = notes::map(bytes);
+    }),
+    ("data_told", |bytes| {
+        let _ = notes::told(bytes);
+    }),
+    ("capability", ropewalk_rpc::trust::attack::capability),
     ("map", map),
     ("meta_dump", meta_dump),
 ];
@@ -191,6 +207,18 @@ fn map(bytes: &[u8]) {
             assert!(first.is_none_or(|first| map.has(&pool, first)));
         }
     }
+}
+
+/// The row of a band, of each version that there was.
+fn disk_band(bytes: &[u8]) {
+    let Ok(band) = decode_band(bytes) else { return };
+    assert!(decode_band(&encode_band(&band)).is_ok_and(|again| again == band));
+}
+
+/// The row of a pool, of each version that there was.
+fn disk_pool(bytes: &[u8]) {
+    let Ok(pool) = decode_pool(bytes) else { return };
+    assert!(decode_pool(&encode_pool(&pool)).is_ok_and(|again| again == pool));
 }
 
 /// All three dialects, by the first byte, and the body behind it.
@@ -377,7 +405,7 @@ mod tests {
     #[test]
     fn kept_inputs_of_disk_bytes_pass_their_checksums() {
         type Accepts = fn(&[u8]) -> bool;
-        let decoders: [(&str, Accepts); 14] = [
+        let decoders: [(&str, Accepts); 20] = [
             ("disk_superblock", decoders::superblock),
             ("disk_journal_segment", decoders::journal_segment),
             ("disk_journal_mark", decoders::journal_mark),
@@ -392,6 +420,12 @@ mod tests {
             ("disk_term", |bytes| term_row(bytes).is_some()),
             ("disk_session", |bytes| SessionRow::decode(bytes).is_ok()),
             ("disk_export", |bytes| Export::decode(bytes).is_ok()),
+            ("disk_band", |bytes| decode_band(bytes).is_ok()),
+            ("disk_pool", |bytes| decode_pool(bytes).is_ok()),
+            ("disk_orders", |bytes| decode::<Orders>(bytes).is_ok()),
+            ("data_joined", notes::joined),
+            ("data_map", notes::map),
+            ("data_told", notes::told),
         ];
         for (name, accepts) in decoders {
             let inputs = crate::corpus::read(name).expect("the corpus is there");

@@ -128,6 +128,15 @@ pub enum DataRequest<'a> {
     Unreadable { object: ObjectName, group: Group },
     /// From a member to the orderer of a group: the file is read in this write epoch. The orderer refuses older ones from then on.
     Seen { file: FileId, group: Group },
+    /// From an administrator who knows the map of this epoch: the bytes of objects of groups that the server is not in, some objects
+    /// after `after` at a time, are told, and with `remove` thrown away.
+    Clean {
+        map: u32,
+        after: Option<(u64, u32, u32)>,
+        remove: bool,
+        /// Also where the metadata were restored from a dump while this store had bytes.
+        restored: bool,
+    },
 }
 
 /// Members of this version and later ones serve reads of groups that they do not order.
@@ -234,6 +243,24 @@ pub enum DataReply<'a> {
     Punched {
         empty: Vec<u32>,
     },
+    // Version 11.
+    /// The result of `Clean` for some objects.
+    Cleaned(Cleaned),
+}
+
+/// The result of `Clean` for the objects that it looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Cleaned {
+    /// All that were looked at.
+    pub seen: u64,
+    /// Of groups that the server is not in.
+    pub objects: u64,
+    /// Bytes in written blocks of these.
+    pub bytes: u64,
+    /// Objects that have bytes, and of which nobody knows the group: they stay.
+    pub unclear: u64,
+    /// The last one that was looked at; None: there are no further ones.
+    pub after: Option<(u64, u32, u32)>,
 }
 
 /// The body of a reply of the data service.

@@ -70,8 +70,10 @@ impl Pool {
 
     /// Whether the values make a pool at all (they may come from a disk or a network).
     pub fn is_valid(&self) -> bool {
+        // Groups of the first format have no other members.
+        let copies = if let Members::Servers(_) = self.members { 1 } else { COPIES_MAX };
         (1..=POOL_SERVERS_MAX).contains(&self.members.numbers().len())
-            && (1..=COPIES_MAX).contains(&self.copies)
+            && (1..=copies).contains(&self.copies)
     }
 
     /// Group number `index` of all its groups. Neighbours are in different bands, so that they are on different

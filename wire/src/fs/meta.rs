@@ -594,6 +594,12 @@ pub enum MetaRequest<'a> {
     Upgrade(UpgradeOrder),
     /// From a data server: about the groups of objects that do not know theirs.
     TellGroups(#[serde(borrow)] Telling<'a>),
+    /// From a data server that is to give up bytes of groups which it is not in: whether, by the map of this epoch, all groups
+    /// have all their members.
+    MayClean {
+        server: u32,
+        map: u32,
+    },
 }
 
 impl<'a> MetaRequest<'a> {
@@ -654,7 +660,8 @@ impl<'a> MetaRequest<'a> {
             | M::Vouch { .. }
             | M::Inspect { .. }
             | M::Upgrade(_)
-            | M::TellGroups(_) => None,
+            | M::TellGroups(_)
+            | M::MayClean { .. } => None,
         }
     }
 }

@@ -6,12 +6,14 @@ use anyhow::{Context, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk_base::world::World;
 use ropewalk_client::Errno;
+use ropewalk_client::operator::moves::ServerShare;
 use ropewalk_client::operator::{Operator, OperatorError};
+use ropewalk_wire::fs::data::Cleaned;
 use ropewalk_wire::fs::orders::{Moves, Orders, ServerOrder};
 use serde_json::json;
 
 use super::{Asking, number};
-use crate::report::{print_json, say, table};
+use crate::report::{bytes, print_json, say, table};
 
 /// The pause between two looks at moves.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -81,17 +83,59 @@ brought to server 7 from those. A group whose only copy was on server 3 needs it
 Drain the server, and stop it before. It is refused while the server has groups. Files whose only \
 copy is there are named.")]
     Remove(One),
+    /// Goes on without a data server whose disk is gone for good.
+    #[command(after_help = "Example: ropewalk server lost 3
+
+Give the order only if the disk is gone: the cluster forgets what it had. It is refused while the \
+server runs, and for 30 seconds after it was heard last. Groups that have another member in step \
+lose nothing. In a group whose only member in step was this server, the member that left last \
+takes its place, with the bytes that it had then: 'fsync' of files that were written since fails, \
+and programs may read older bytes. Groups of which nobody else has anything are kept, in case \
+the disk turns up, if files have bytes there: these are named. With --abandon they begin anew on \
+other servers, and reading the lost bytes is an error for good.
+
+If you have a new disk for the same server, start it with --replace instead.")]
+    Lost {
+        #[command(flatten)]
+        one: One,
+        /// Give the files up of which nobody else has the bytes.
+        #[arg(long)]
+        abandon: bool,
+    },
     /// Spreads groups evenly over all data servers, by the size of their disks.
     #[command(after_help = "Example: ropewalk server rebalance --wait
 
 Servers that joined get their share of the files that are there. The order holds, so the spread \
-stays even, until 'ropewalk server cancel'. Servers that gave groups away keep the bytes for now: \
-'ropewalk check' lists them as misplaced.")]
+stays even, until 'ropewalk server cancel'. Servers that gave groups away keep the bytes, until \
+'ropewalk server clean' frees them.")]
     Rebalance {
         #[command(flatten)]
         asking: Asking,
         #[command(flatten)]
         waiting: Waiting,
+    },
+    /// Frees the bytes of groups that a data server gave away.
+    #[command(after_help = "Examples:
+  ropewalk server clean 3 --dry-run     counts them
+  ropewalk server clean 3               frees them
+
+A server that gave groups away keeps their bytes, since nothing throws bytes away unasked. The \
+server must run. It keeps everything of the groups that it is in or comes into, and objects of \
+which it does not know the group. Once it has freed bytes, it refuses metadata that are older \
+than the moves. Ctrl-C stops at any moment; the command then goes on when it is given again.")]
+    Clean {
+        #[command(flatten)]
+        one: One,
+        /// Only count.
+        #[arg(long)]
+        dry_run: bool,
+        /// Also if the metadata were restored from a dump since the server has data: groups that moved to \
+        /// this server after the dump was made count as given away, and their newest bytes are lost.
+        #[arg(long)]
+        after_restore: bool,
+        /// Print a JSON object.
+        #[arg(long)]
+        json: bool,
     },
     /// Takes all orders to drain, replace and rebalance back.
     #[command(after_help = "Example: ropewalk server cancel")]
@@ -174,7 +218,14 @@ pub fn run(command: &ServerCommand) -> anyhow::Result<()> {
             asking.run(async |_, operator| remove(operator, *number).await)?;
             say!("data server {number} does not belong to the cluster any more")
         }
+        C::Lost { one: One { number, asking }, abandon } => {
+            asking.run(async |_, operator| lost(operator, *number, *abandon).await)
+        }
         C::Rebalance { asking, waiting } => asking.move_groups(ServerOrder::Rebalance, waiting),
+        C::Clean { one: One { number, asking }, dry_run, after_restore, json } => {
+            let how = Cleaning { dry: *dry_run, restored: *after_restore, json: *json };
+            asking.run(async |_, operator| clean(operator, *number, how).await)
+        }
         C::Cancel(asking) => {
             asking.order(ServerOrder::Cancel)?;
             say!("no server is drained, and groups stay where they are")
@@ -237,6 +288,65 @@ fn refusal(error: OperatorError) -> anyhow::Error {
     }
 }
 
+/// Has groups go on without a server, and names the files of which nobody else has the bytes.
+async fn lost(operator: &Operator, number: u32, abandon: bool) -> anyhow::Result<()> {
+    let give = async |abandon| match operator
+        .order(ServerOrder::Lost { server: number, abandon })
+        .await
+    {
+        Err(OperatorError::Refused { errno: Errno::ETXTBSY, .. }) => bail!(
+            "data server {number} was heard less than 30 seconds ago, or the metadata server was just \
+             started: stop the server, and wait"
+        ),
+        done => done.map(drop).map_err(refusal),
+    };
+    give(abandon).await?;
+    let left = async || -> anyhow::Result<ServerShare> {
+        Ok(operator.shares().await?.get(&number).copied().unwrap_or_default())
+    };
+    let mut share = left().await?;
+    // Groups in which no file has a byte are nobody's loss.
+    if share.groups() > 0 && operator.last_copies(number, 1).await?.1 == 0 {
+        give(true).await?;
+        share = left().await?;
+    }
+    if share.groups() == 0 {
+        return say!(
+            "all groups go on without data server {number}: 'ropewalk server status' shows them, and \
+             'ropewalk server remove {number}' makes the cluster forget it"
+        );
+    }
+    say!(
+        "{}\nReading these files fails until the disk turns up. To give them up, add --abandon",
+        last_copies(operator, number, share).await?
+    )
+}
+
+/// The groups that a server has, and files whose only copy is there, in words.
+async fn last_copies(
+    operator: &Operator,
+    number: u32,
+    share: ServerShare,
+) -> anyhow::Result<String> {
+    let mut words = format!("data server {number} has {} groups", share.groups());
+    if share.alone == 0 {
+        return Ok(words);
+    }
+    let named = operator.last_copies(number, NAMED).await;
+    let (paths, count) = named.context("the files whose only copy is there are unknown")?;
+    words.push_str(&format!(
+        ", of {} of which there is no other copy; {count} files have bytes only there",
+        share.alone
+    ));
+    for path in &paths {
+        words.push_str(&format!("\n  /{}", path.escape_ascii()));
+    }
+    if count > paths.len() as u64 {
+        words.push_str(&format!("\n  and {} more", count - paths.len() as u64));
+    }
+    Ok(words)
+}
+
 /// Has a server forgotten. Where that is refused, files whose only copy is there are named.
 async fn remove(operator: &Operator, number: u32) -> anyhow::Result<()> {
     match operator.order(ServerOrder::Remove { server: number }).await {
@@ -244,23 +354,58 @@ async fn remove(operator: &Operator, number: u32) -> anyhow::Result<()> {
         done => return done.map(drop).map_err(refusal),
     }
     let share = operator.shares().await?.get(&number).copied().unwrap_or_default();
-    let mut words = format!("data server {number} has {} groups", share.groups());
+    let mut words = last_copies(operator, number, share).await?;
     if share.alone > 0 {
-        let named = operator.last_copies(number, NAMED).await;
-        let (paths, count) = named.context("the files whose only copy is there are unknown")?;
-        words.push_str(&format!(
-            ", of {} of which there is no other copy; {count} files have bytes only there",
-            share.alone
-        ));
-        for path in &paths {
-            words.push_str(&format!("\n  /{}", path.escape_ascii()));
-        }
-        if count > paths.len() as u64 {
-            words.push_str(&format!("\n  and {} more", count - paths.len() as u64));
-        }
         words.push('\n');
     }
     bail!("{words}: move them by 'ropewalk server drain {number} --wait' first")
+}
+
+/// The manner of a cleaning.
+#[derive(Clone, Copy)]
+struct Cleaning {
+    dry: bool,
+    restored: bool,
+    json: bool,
+}
+
+/// Has a server free the bytes of groups that it gave away.
+async fn clean(operator: &Operator, number: u32, how: Cleaning) -> anyhow::Result<()> {
+    let servers = operator.servers().await?;
+    if !servers.iter().any(|known| known.server == number) {
+        bail!("the cluster has no data server {number}: 'ropewalk server status' lists them");
+    }
+    let bar = ProgressBar::new_spinner();
+    let tell = |some: Cleaned| {
+        bar.set_message(format!("{} objects, {} to free", some.seen, bytes(some.bytes)));
+        bar.tick();
+    };
+    let cleaned = operator.clean(number, (!how.dry, how.restored), &tell).await;
+    bar.finish_and_clear();
+    let Cleaned { seen, objects, bytes: freed, unclear, .. } = cleaned.map_err(|error| {
+        match error {
+            OperatorError::Refused { errno: Errno::ESTALE, .. } => anyhow!(
+                "the metadata were restored from a dump since data server {number} has data: groups that \
+                 came to it after the dump was made would count as given away. If no group moved since \
+                 the dump was made, give the command again with --after-restore"
+            ),
+            error => refusal(error),
+        }
+    })?;
+    if how.json {
+        return print_json(&json!({
+            "server": number, "seen": seen, "objects": objects, "bytes": freed,
+            "unclear": unclear, "freed": !how.dry,
+        }));
+    }
+    let verb = if how.dry { "would free" } else { "freed" };
+    say!("data server {number} {verb} {} of {objects} objects, of {seen}", bytes(freed))?;
+    match unclear {
+        0 => Ok(()),
+        some => say!(
+            "{some} objects stay, whose group nobody knows: 'ropewalk check' says whose they are"
+        ),
+    }
 }
 
 /// Shows moves until a server has no groups, or none is left.

@@ -97,7 +97,8 @@ pub(super) fn judge(
         return (!explained).then_some(Problem::Unrecorded);
     };
     if !homes.contains(&server) {
-        return Some(Problem::Misplaced);
+        // One without bytes takes nobody's room: its group went elsewhere, and the server was cleaned.
+        return (bytes > 0).then_some(Problem::Misplaced);
     }
     let explained = explained || contains(inode, name.stripe);
     (!explained).then_some(Problem::Unrecorded)
@@ -171,6 +172,8 @@ mod tests {
         };
         let emptied = super::judge(home, (&object(5, 2), 0), &known, Some(&homes));
         assert_eq!(emptied, None);
+        let cleaned = super::judge(other, (&object(5, 1), 0), &known, Some(&homes));
+        assert_eq!(cleaned, None);
         assert_eq!(judge(home, object(5, 1), &known), None);
         assert_eq!(judge(home, object(5, 8), &known), None);
         assert_eq!(judge(copy, object(5, 8), &known), None);

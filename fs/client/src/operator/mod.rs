@@ -5,7 +5,8 @@
 //! * [`metas`]: the metadata servers, where there are several;
 //! * [`check`]: inodes compared with objects;
 //! * [`dump`]: all metadata, for a file;
-//! * [`exports`]: which clients may do what.
+//! * [`exports`]: which clients may do what;
+//! * [`moves`]: groups that move, and servers that go.
 //!
 //! Invariant: memory is bounded by pages, whatever the cluster holds.
 
@@ -14,7 +15,7 @@ pub mod dump;
 pub mod exports;
 mod judge;
 pub mod metas;
-mod moves;
+pub mod moves;
 pub mod status;
 pub mod upgrade;
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_wire::fs::data::{Cleaned, DataReply, DataRequest};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
 use ropewalk_wire::fs::orders::{Moves, Orders, ServerOrder};
 
@@ -57,6 +58,37 @@ impl Operator {
             }
         }
         Ok(shares)
+    }
+
+    /// Throws away the bytes of groups that a server gave away, or only counts them. `restored`: also where the metadata were restored
+    /// from a dump while the server had bytes. `tell` hears of all so far.
+    pub async fn clean(
+        &self,
+        server: u32,
+        (remove, restored): (bool, bool),
+        tell: &dyn Fn(Cleaned),
+    ) -> Result<Cleaned, OperatorError> {
+        self.learn_map().await?;
+        let map = self.map.borrow().epoch;
+        let mut all = Cleaned::default();
+        loop {
+            let request = DataRequest::Clean { map, after: all.after, remove, restored };
+            let read = |reply: DataReply<'_>, _| match reply {
+                DataReply::Cleaned(some) => Some(some),
+                _ => None,
+            };
+            let Cleaned { seen, objects, bytes, unclear, after } =
+                self.ask_data(server, &request, read).await?;
+            all.seen += seen;
+            all.objects += objects;
+            all.bytes += bytes;
+            all.unclear += unclear;
+            all.after = after;
+            tell(all);
+            if after.is_none() {
+                return Ok(all);
+            }
+        }
     }
 
     /// Files of which a server has bytes that no other one has: some of their paths, and how many there are.

@@ -9,7 +9,7 @@ use ropewalk_wire::fs::group::Group;
 use crate::plan::CHUNK_BYTES;
 
 /// Nobody's: the orderer has judged the client's session.
-pub(super) const BY: WriteEpoch = WriteEpoch { session: 0, epoch: 0 };
+pub(crate) const BY: WriteEpoch = WriteEpoch { session: 0, epoch: 0 };
 
 /// Blocks that travel together.
 const RUN_BLOCKS: u32 = CHUNK_BYTES / BLOCK_BYTES;

@@ -35,6 +35,7 @@ use peers::Peer;
 
 use locks::Blocks;
 
+pub(crate) use blocks::BY;
 pub(crate) use copies::is_among_servers;
 pub(crate) use order::Held;
 

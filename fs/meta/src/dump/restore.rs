@@ -42,7 +42,7 @@ const INODES_STEP: u64 = 1 << 40;
 const BOOTS_STEP: u64 = 1 << 12;
 const GENERATIONS_STEP: u32 = 1 << 20;
 const WRITES_STEP: u32 = 1 << 12;
-const MAP_STEP: u32 = 1 << 16;
+const MAP_STEP: u32 = 1 << 24;
 
 /// Why a dump is not restored.
 #[derive(Debug, thiserror::Error)]

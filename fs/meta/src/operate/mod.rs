@@ -214,6 +214,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             M::SetStep(step) => self.set_step(&step),
             M::Upgrade(order) => self.upgrade(order),
             M::TellGroups(telling) => self.tell_groups(&telling),
+            M::MayClean { map, .. } => self.may_clean(map),
             // They tell of more than rows: the server answers them, and not within a session's slots.
             M::Status | M::ListSessions { .. } | M::ListServers { .. } => Err(Errno::EINVAL.into()),
             _ => unreachable!("the other requests were dispatched before"),

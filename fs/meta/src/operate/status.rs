@@ -17,6 +17,16 @@ use crate::rows::Rows;
 /// Bytes of a reply that its bands leave to the rest of it.
 const MAP_FRAME_BYTES: usize = 64;
 
+/// The error of an order that is refused.
+fn errno(refusal: Refusal) -> Errno {
+    match refusal {
+        Refusal::Unknown => Errno::ENOENT,
+        Refusal::NobodyElse => Errno::ENODEV,
+        Refusal::FirstFormat => Errno::EOPNOTSUPP,
+        Refusal::Lives => Errno::ETXTBSY,
+    }
+}
+
 impl<R: Rows> Operation<'_, R> {
     pub fn stat_file_system(&mut self) -> Step<()> {
         let room = self.shard.pools.room();
@@ -131,12 +141,13 @@ impl<R: Rows> Operation<'_, R> {
         if let ServerOrder::Remove { server } = order {
             self.forget_server(server)?;
         }
+        if let ServerOrder::Lost { server, abandon } = order {
+            let lost = self.shard.pools.lose_server(server, abandon, self.now.time);
+            let rows = lost.map_err(errno)?;
+            self.change_map(rows);
+        }
         if order != ServerOrder::Show {
-            let row = self.shard.pools.take_order(order).map_err(|refusal| match refusal {
-                Refusal::Unknown => Errno::ENOENT,
-                Refusal::NobodyElse => Errno::ENODEV,
-                Refusal::FirstFormat => Errno::EOPNOTSUPP,
-            })?;
+            let row = self.shard.pools.take_order(order).map_err(errno)?;
             self.batch.put(keys::key(Table::Orders, &[]), row);
             self.durable = true;
             self.move_groups();

@@ -89,6 +89,22 @@ impl<R: Rows> Operation<'_, R> {
         self.answer(&MetaReply::Groups { groups, step: self.shard.step })
     }
 
+    /// Whether a data server may give up bytes of groups that it is not in, as it knows the map.
+    pub fn may_clean(&mut self, map: u32) -> Step<()> {
+        let pools = &self.shard.pools;
+        if !pools.has_bands() {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        if pools.map().epoch != map {
+            return Err(Errno::EAGAIN.into());
+        }
+        if !pools.is_whole(self.now.time) {
+            return Err(Errno::EBUSY.into());
+        }
+        self.durable = true;
+        self.answer(&MetaReply::Done)
+    }
+
     /// The group of an object; nobody's where no file has it.
     fn group_of(&mut self, inode: u64, generation: u32, stripe: u32) -> Step<Group> {
         let layout = match self.inode(inode) {

@@ -25,6 +25,8 @@ const TAKERS_AT_ONCE: usize = 16;
 const ABSENCE: Duration = Duration::from_secs(600);
 /// The same, of one that never was a member.
 const TAKER_ABSENCE: Duration = Duration::from_secs(10);
+/// A server that was heard within this time is not given up.
+const LOSS_SILENCE: Duration = Duration::from_secs(30);
 /// The pause between two looks at all groups.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -37,6 +39,8 @@ pub enum Refusal {
     NobodyElse,
     /// Pools of the first format name servers, which keep their bytes.
     FirstFormat,
+    /// The server is heard, or was a moment ago.
+    Lives,
 }
 
 /// Groups of files of one number of copies, and a server.
@@ -121,10 +125,58 @@ impl Pools {
             }
             ServerOrder::Pause { paused } => orders.paused = paused,
             ServerOrder::Rate { mib_per_second } => orders.mib_per_second = mib_per_second,
+            // It changes the map.
+            ServerOrder::Lost { .. } => {}
         }
         // The next look is at once.
         self.looked = Time::ZERO;
         Ok(encode_row(ORDERS_VERSION, &self.orders))
+    }
+
+    /// A person gave a server up, store and all. Where it is the last member of a group, the newcomer that left last, of those that
+    /// are heard, comes nearest to what was acknowledged. Without one the group stays as it is, or with `abandon` begins on another
+    /// server, with nothing. Returns the rows that say so.
+    pub fn lose_server(
+        &mut self,
+        server: u32,
+        abandon: bool,
+        now: Time,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Refusal> {
+        if self.member(server).is_none() {
+            return Err(Refusal::Unknown);
+        }
+        if self.is_in_first_format(server) {
+            return Err(Refusal::FirstFormat);
+        }
+        // Nobody is heard right after a start.
+        let since = self.server(server).map_or(self.started, |it| it.heard.max(self.started));
+        if now.since(since) < LOSS_SILENCE {
+            return Err(Refusal::Lives);
+        }
+        let heard: BTreeSet<u32> =
+            self.members.keys().copied().filter(|it| self.is_heard(*it, now)).collect();
+        let has_room = |it: &u32| {
+            let known = self.server(*it);
+            *it != server && !self.is_leaving(*it) && known.is_some_and(super::Server::has_room)
+        };
+        let heirs: Vec<u32> = heard.iter().copied().filter(has_room).collect();
+        if abandon && heirs.is_empty() {
+            return Err(Refusal::NobodyElse);
+        }
+        let Some(mut banded) = self.banded.take() else { return Err(Refusal::FirstFormat) };
+        let bands = banded.bands_with(server);
+        let rows = banded.change_in(&bands, |number, group| {
+            let others = group_without(server, group, &heard);
+            // One after the other, so that none gets all of them.
+            let anew = || {
+                let heir = heirs.get(number.number() as usize % heirs.len().max(1))?;
+                let (servers, losses) = (vec![*heir], group.losses + 1);
+                Some(Membership { losses, ..Membership::new(group.since, servers) })
+            };
+            others.or_else(|| (abandon && group.servers == [server]).then(anew).flatten())
+        });
+        self.banded = Some(banded);
+        Ok(rows)
     }
 
     fn drain(&mut self, server: u32, heir: Option<u32>) -> Result<(), Refusal> {
@@ -175,6 +227,23 @@ impl Pools {
         let Some(banded) = &mut self.banded else { return Vec::new() };
         banded.change_in(&bands, |group, _| changes.get(&group).cloned())
     }
+}
+
+/// A group without a server that is lost; None where it is not in it, or nobody else has anything.
+fn group_without(server: u32, group: &Membership, heard: &BTreeSet<u32>) -> Option<Membership> {
+    group.holders().find(|it| *it == server)?;
+    let others = |all: &[u32]| all.iter().copied().filter(|it| *it != server).collect();
+    let (mut servers, mut newcomers): (Vec<u32>, Vec<u32>) =
+        (others(&group.servers), others(&group.newcomers));
+    let mut losses = group.losses;
+    if servers.is_empty() {
+        // One that never was a member has parts of objects only.
+        let heir =
+            newcomers.iter().rposition(|it| !group.takers.contains(it) && heard.contains(it))?;
+        servers.push(newcomers.remove(heir));
+        losses += 1;
+    }
+    Some(Membership { servers, newcomers, losses, ..group.clone() })
 }
 
 impl<'a> Look<'a> {

@@ -88,6 +88,7 @@ impl MetaServer {
             MetaRequest::Heartbeat(beat) => Some(beat.server),
             MetaRequest::SetStep(step) => Some(step.by),
             MetaRequest::TellGroups(telling) => Some(telling.server),
+            MetaRequest::MayClean { server, .. } => Some(*server),
             _ => None,
         };
         if let Some(number) = own {

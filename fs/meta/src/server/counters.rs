@@ -27,7 +27,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-pub(super) const KINDS: [&str; 60] = [
+pub(super) const KINDS: [&str; 61] = [
     "open session",
     "renew session",
     "close session",
@@ -85,6 +85,7 @@ pub(super) const KINDS: [&str; 60] = [
     "allow",
     "upgrade",
     "tell groups",
+    "may clean",
     "move session",
     "recognise",
     REFUSED,
@@ -221,6 +222,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::Allow { .. } => 54,
         M::Upgrade(_) => 55,
         M::TellGroups(_) => 56,
+        M::MayClean { .. } => 57,
     }
 }
 
@@ -234,18 +236,14 @@ pub(super) fn carried(request: &MetaRequest<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_wire::fs::upgrade::Telling;
-
     use super::*;
 
     #[test]
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let told = Bytes(b"");
-        let last =
-            MetaRequest::TellGroups(Telling { server: 1, told: 0, done: true, objects: told });
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("tell groups", KINDS.len() - 4));
+        let last = MetaRequest::MayClean { server: 1, map: 1 };
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("may clean", KINDS.len() - 4));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

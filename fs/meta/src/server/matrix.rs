@@ -196,6 +196,7 @@ fn about_the_cluster() -> Vec<Row> {
         M::Inspect { from, cookie: 0, whole: true },
         M::Upgrade(UpgradeOrder::Show),
         M::TellGroups(Telling { server: 1, told: 0, done: false, objects: NONE }),
+        M::MayClean { server: 1, map: 1 },
     ];
     requests.into_iter().map(|request| (request, Nothing, Served, Asks::Nothing)).collect()
 }

@@ -15,8 +15,9 @@ use ropewalk_base::text::printable;
 use ropewalk_net::{Address, PeerId};
 use ropewalk_rpc::{Connection, Incoming, Options, Responder};
 use ropewalk_wire::fs::data::DataRequest;
-use ropewalk_wire::fs::head::{Service, Status};
+use ropewalk_wire::fs::head::{CallHead, Service, Status};
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
+use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::upgrade::NEEDED_VERSION;
 use ropewalk_wire::fs::value::Bytes;
 use ropewalk_wire::fs::{decode, encode};
@@ -76,9 +77,7 @@ impl MetaServer {
                     encode(&result, &mut body);
                     this.send(responder, Status::Done, body);
                 }
-                None => {
-                    this.serve_heartbeat(&beat, (incoming.peer, incoming.head.newest), responder)
-                }
+                None => this.serve_heartbeat(&beat, (incoming.peer, incoming.head), responder),
             }
             this.drain();
         });
@@ -109,7 +108,7 @@ impl MetaServer {
     pub(super) fn serve_heartbeat(
         self: &Rc<Self>,
         beat: &Heartbeat<'_>,
-        (peer, newest): (PeerId, u16),
+        (peer, head): (PeerId, CallHead),
         responder: Responder,
     ) {
         let now = self.now();
@@ -120,10 +119,19 @@ impl MetaServer {
         let Some(mut shard) = self.shard() else {
             return self.send(responder, Status::Unavailable, Vec::new());
         };
+        let newest = head.newest;
         if newest < NEEDED_VERSION && shard.was_lifted() {
             // It does not know that objects of the former format must not be left behind.
             drop(shard);
             return self.send(responder, Status::Malformed, Vec::new());
+        }
+        if shard.is_older_copy(beat.history, Term(beat.met), head.map) {
+            drop(shard);
+            let mut body = Vec::new();
+            let result: MetaResult<'_> = Ok(MetaReply::Registered(Registration::OlderMetadata));
+            encode(&result, &mut body);
+            self.send(responder, Status::Done, body);
+            return self.note_verdict(beat, None, Registration::OlderMetadata);
         }
         let before = shard.pools.member(beat.server);
         let outcome = shard.execute(call);

@@ -270,7 +270,7 @@ impl MetaServer {
             return match self.is_contested(&beat) {
                 true => self.start_contest(incoming, responder),
                 false => {
-                    let from = (incoming.peer, incoming.head.newest);
+                    let from = (incoming.peer, incoming.head);
                     self.serve_heartbeat(&beat, from, responder)
                 }
             };

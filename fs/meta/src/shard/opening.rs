@@ -74,7 +74,9 @@ impl<R: Rows> Shard<R> {
         pools.check().map_err(RowsError::Failed)?;
         let exports = read_exports(&rows)?;
         let names = NameHasher::new(key, config.hash_bits);
+        let first_map = pools.map().epoch;
         let mut shard = Shard {
+            first_map,
             rows,
             config,
             term: beginning.row,

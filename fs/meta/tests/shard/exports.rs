@@ -1,6 +1,7 @@
 //! Sessions under exports: the ids of callers and of replies, and the rights that are left to them.
 
 use crate::common::*;
+use ropewalk_base::random::Random;
 use ropewalk_meta::exports::{Export, IdRange, NOBODY, Rights, Squash};
 use ropewalk_meta::identity::{Identity, Limit};
 use ropewalk_meta::sessions::SessionOwner;
@@ -469,6 +470,44 @@ fn naming(inode: u64) -> Vec<MetaRequest<'static>> {
         M::SetLock { inode, range, wait: false },
         M::TestLock { inode, range },
     ]
+}
+
+/// A handle of a file is its number and nothing else, so anybody can make one up: a million of them, many of files that are there.
+#[test]
+fn a_million_forged_handles_lead_nowhere_out_of_a_subtree() {
+    let (mut cluster, [sub, inside, other, outside]) = subtree();
+    let mut real = vec![other, outside];
+    for number in 0..200u32 {
+        let name = format!("n{number}");
+        real.push(cluster.call(0, make(other, name.as_bytes(), Node::File)).inode());
+    }
+    let own = [ROOT, sub, inside];
+    let mut random = Random::from_seed(24);
+    for number in 0..1_000_000u64 {
+        let inode = match number % 4 {
+            0 => real[random.below(real.len() as u64) as usize],
+            1 => random.below(1000),
+            // A few bits are others than those of a right one.
+            2 => real[0] ^ 1 << random.below(64) ^ 1 << random.below(64),
+            _ => random.next_u64(),
+        };
+        if own.contains(&inode) {
+            continue;
+        }
+        let requests = naming(inode);
+        let request = requests[(number / 4 % requests.len() as u64) as usize];
+        let answer = cluster.call(1, request);
+        if answer.get().is_ok() {
+            // Of a file that is not there nothing can be given back.
+            let gives_back = matches!(request, MetaRequest::Release { .. });
+            assert!(gives_back && !real.contains(&inode), "{request:?}");
+            continue;
+        }
+        let errno = answer.errno();
+        let is_no_handle = inode == 0 && errno == Errno::EINVAL;
+        assert!(errno == Errno::ESTALE || is_no_handle, "{request:?}: {errno}");
+    }
+    assert_eq!(cluster.call(1, MetaRequest::GetAttributes { inode: inside }).inode(), inside);
 }
 
 #[test]

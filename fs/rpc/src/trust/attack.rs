@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use ropewalk_base::ids::{EndpointId, Incarnation};
+use ropewalk_wire::fs::head::{CallHead, HEAD_BYTES, Service};
 use ropewalk_wire::fs::trust::Role;
 
 use super::*;
@@ -214,4 +215,31 @@ impl World<'_> {
         assert!(self.admit(made.from, self.input).is_none());
         self.input = &self.input[len..];
     }
+}
+
+/// A data server judges capabilities: one that was made for something else, or was changed in any way, is none.
+pub fn capability(input: &[u8]) {
+    let Some((given, rest)) = input.split_first_chunk::<18>() else { return };
+    let number = |at: usize| u64::from(given[at]);
+    let grantor = Grantor::new(&Secret::new([7; SECRET_BYTES]));
+    let of = (number(0), (number(1), given[2].into()));
+    let rights = (given[3] & 1 != 0, given[3] & 2 != 0);
+    let expires = u32::from_le_bytes([given[4], given[5], given[6], given[7]]);
+    let good = grantor.capability(of.0, of.1, rights, expires);
+    // A call's head carries it to the server.
+    let head = CallHead { session: of.0, capability: Some(good), ..CallHead::free(Service::Data) };
+    let mut bytes = Vec::new();
+    head.encode(&mut bytes);
+    for (at, change) in (8..).zip(&given[8..]).chain((HEAD_BYTES..).zip(rest)) {
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte ^= change;
+        }
+    }
+    let Ok((head, _)) = CallHead::decode(&bytes) else { return };
+    let Some(shown) = head.capability else { return };
+    let asked = (head.session, of.1);
+    let is_same = asked == of && shown == good;
+    assert_eq!(grantor.check_capability(asked.0, asked.1, &shown), is_same);
+    let other = (of.1.0 ^ 1, of.1.1);
+    assert!(!grantor.check_capability(of.0, other, &good), "of another file");
 }

@@ -21,6 +21,11 @@ pub(super) type Block = [u8; BLOCK_BYTES];
 /// The table entry of a block whose content is not known: it matches none.
 pub const UNKNOWN: u32 = 2;
 
+/// Whether a block with this entry was written, and is not lost.
+pub(super) fn has_bytes(entry: u32) -> bool {
+    entry != 0 && entry != UNKNOWN
+}
+
 /// The table entry of a block that was written, never 0 and never [`UNKNOWN`].
 pub(super) fn entry_of(checksum: u32) -> u32 {
     match checksum ^ ZERO_CHECKSUM {

@@ -1,6 +1,6 @@
 //! Going through all objects, one hashed directory at a time.
 
-use super::block::BLOCK_BYTES;
+use super::block::{BLOCK_BYTES, has_bytes};
 use super::cache::{FileState, check_age, open_object};
 use super::error::about;
 use super::layout::{DIRECTORIES, Layout};
@@ -90,7 +90,7 @@ impl ObjectStore {
 }
 
 fn describe(object: ObjectId, group: GroupTag, entries: &[u32], overlay_end: usize) -> ObjectInfo {
-    let blocks = entries.iter().filter(|entry| **entry != 0).count() as u64;
+    let blocks = entries.iter().filter(|entry| has_bytes(**entry)).count() as u64;
     let end = entries.iter().rposition(|entry| *entry != 0).map_or(0, |last| last + 1);
     let end = end.max(overlay_end) as u64;
     let (bytes, end) = (blocks * BLOCK_BYTES as u64, end * BLOCK_BYTES as u64);

@@ -20,6 +20,7 @@ mod board;
 mod cache;
 mod checkpoint;
 mod error;
+mod give_up;
 mod layout;
 mod list;
 mod log;

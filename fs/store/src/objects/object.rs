@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use ropewalk_base::disk::File;
 
-use super::block::{Block, BlockSet};
+use super::block::{Block, BlockSet, has_bytes};
 use super::board::Chain;
 use super::table::{Front, SECTOR_ENTRIES};
 
@@ -94,7 +94,7 @@ impl Object {
                 as_of.entry(block).or_insert(before);
             }
         }
-        i64::from(entry != 0) - i64::from(before != 0)
+        i64::from(has_bytes(entry)) - i64::from(has_bytes(before))
     }
 
     /// The table in the file no longer has the entry of `block`.
@@ -137,8 +137,13 @@ impl Object {
             && !self.header_suspect
     }
 
-    /// Bytes of written blocks.
+    /// Whether no block was ever written, or all that were are holes again. A lost block is none.
+    pub(super) fn is_blank(&self) -> bool {
+        self.entries.iter().all(|entry| *entry == 0)
+    }
+
+    /// Written blocks that are not lost.
     pub(super) fn written_blocks(&self) -> u64 {
-        self.entries.iter().filter(|entry| **entry != 0).count() as u64
+        self.entries.iter().filter(|entry| has_bytes(**entry)).count() as u64
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use ropewalk_base::disk::{File, Open};
 
-use super::block::{BLOCK_BYTES, UNKNOWN, blocks_of};
+use super::block::{BLOCK_BYTES, UNKNOWN, blocks_of, has_bytes};
 use super::cache::{FileState, open_object};
 use super::error::about;
 use super::layout::Layout;
@@ -269,8 +269,9 @@ impl Inner {
         }
         if let Some(block) = lost {
             let known = state.objects.get_mut(&object).expect("the object was loaded");
-            known.set_entry(block, UNKNOWN);
+            let change = known.set_entry(block, UNKNOWN);
             known.suspects.remove(block);
+            state.count_bytes(change);
         }
         if holes > 0 {
             self.forget_blocks(state, object, first, end);
@@ -350,7 +351,7 @@ pub(super) fn count_blocks(
     // As if all checkpoints had come to their end: a pair too many that is unknown counts little.
     match open_object(disk, layout, object, u64::MAX).map_err(about(object, "open its file")) {
         Ok(FileState::Present(_, _, entries)) => {
-            entries.iter().filter(|entry| **entry != 0).count() as u64
+            entries.iter().filter(|entry| has_bytes(**entry)).count() as u64
         }
         _ => 0,
     }

@@ -322,7 +322,10 @@ impl<'a> Mender<'a> {
                     0
                 }
                 Resolved::Damaged => {
-                    self.note_damaged(block);
+                    // One that was lost before is no news.
+                    if !matches!(events.last(), Some(Event::Write { new: UNKNOWN, .. })) {
+                        self.note_damaged(block);
+                    }
                     UNKNOWN
                 }
                 Resolved::Unread(entry) => {
@@ -491,7 +494,7 @@ impl<'a> Mender<'a> {
         let layout = self.place.layout;
         let file = match file {
             Some(file) => file,
-            None if known.written_blocks() == 0 => return Ok(None),
+            None if known.is_blank() => return Ok(None),
             None => self.create(known.front.group)?,
         };
         for (block, bytes) in restored {

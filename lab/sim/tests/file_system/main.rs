@@ -4,6 +4,7 @@ mod abandoned;
 mod addresses;
 mod appends;
 mod check;
+mod cleans;
 mod cuts;
 mod eras;
 mod exports;

@@ -11,6 +11,7 @@ use ropewalk_data::Scrub;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_store::objects::ObjectId;
 use ropewalk_wire::fs::meta::ROOT;
+use ropewalk_wire::fs::orders::ServerOrder;
 
 const STRIPE: usize = 64 << 10;
 const STRIPES: usize = 6;
@@ -208,7 +209,8 @@ impl Site {
     fn harm(&self, server: usize, stripe: usize, harm: Harm) {
         let (disk, path) = (self.cluster.data_disk(server), self.path(server, stripe));
         match harm {
-            Harm::Head => disk.flip_bit(&path, 3, 1),
+            // The head is there twice.
+            Harm::Head => [3, 512 + 3].into_iter().for_each(|at| disk.flip_bit(&path, at, 1)),
             Harm::Gone => disk.remove_file(&path).expect("removed"),
         }
     }
@@ -267,4 +269,42 @@ fn an_orderer_that_finds_an_object_lost_gives_the_group_up_and_gets_it_again() {
         healed[usize::from(harm == Harm::Gone)] += 1;
     }
     assert!(healed.iter().all(|times| *times > 2), "{healed:?}");
+}
+
+/// The last copy that counts has lost a whole object. Reading it is an error, also once a member with an older copy is there: nobody
+/// takes that for the truth unasked, and nobody empties it. A person who gives the server up gets it.
+#[test]
+fn a_lost_object_of_the_last_member_is_an_error_until_somebody_gives_the_server_up() {
+    for (seed, harm) in [(31, Harm::Head), (32, Harm::Gone), (33, Harm::Head), (34, Harm::Gone)] {
+        let mut site = Site::new(seed, None);
+        let members = site.members(3);
+        let (last, other) = (members[0], members[1]);
+        let names = [last, other].map(|server| format!("data{}", server + 1));
+        site.cluster.kill(&mut site.simulation, &names[1], Kill::Process(Duration::ZERO));
+        site.simulation.run_for(Duration::from_secs(5));
+        assert_eq!(site.members(3), [last]);
+        site.cluster.kill(&mut site.simulation, &names[0], Kill::Process(Duration::ZERO));
+        site.harm(last, 3, harm);
+        for name in &names {
+            site.cluster.restart(&mut site.simulation, name);
+        }
+        site.cluster.await_start(&mut site.simulation);
+        assert!(!site.is_well(last, 3), "{harm:?}: no harm was done");
+        site.simulation.run_for(Duration::from_secs(20));
+        assert_eq!(site.members(3), [last], "{harm:?}: {:#?}", site.cluster.logged());
+        assert!(site.read().is_err(), "{harm:?}: nobody has the bytes for certain");
+        assert!(site.is_well(other, 3), "{harm:?}: the older copy stays");
+        site.cluster.kill(&mut site.simulation, &names[0], Kill::Process(Duration::ZERO));
+        site.simulation.run_for(Duration::from_secs(35));
+        let number = last as u32 + 1;
+        site.cluster.run(&mut site.simulation, 0, move |client| async move {
+            let operator = client.operator(Duration::from_secs(5)).expect("an address");
+            operator
+                .order(ServerOrder::Lost { server: number, abandon: false })
+                .await
+                .expect("given up");
+        });
+        site.simulation.run_for(Duration::from_secs(20));
+        site.reads_well();
+    }
 }

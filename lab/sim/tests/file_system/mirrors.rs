@@ -1,9 +1,11 @@
 //! Groups of several members: acknowledged writes outlive any one of them, and those that come back are brought into step.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::programs::*;
-use ropewalk_client::{Caller, Client};
+use ropewalk_base::disk::Disk;
+use ropewalk_client::{Caller, Client, Errno};
 use ropewalk_data::Defect;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_wire::fs::group::Group;
@@ -233,4 +235,64 @@ fn a_server_with_a_new_disk_orders_groups_without_driving_members_out() {
     assert!(ordered > 0, "it orders no group");
     assert_equal(&cluster, 3);
     cluster.run(&mut simulation, 1, |client| check_file(client, changed));
+}
+
+/// A member that is full can do no change. If another one orders the group, it leaves, and another server takes its place; an orderer
+/// says that there is no room. Nothing that was acknowledged is lost.
+#[test]
+fn a_member_that_runs_full_costs_nothing_that_was_acknowledged() {
+    for (seed, copies, place) in [(81, 2, 0), (82, 2, 1), (83, 3, 0), (84, 3, 2)] {
+        let (mut simulation, cluster) = cluster(seed, 4, copies);
+        cluster.run(&mut simulation, 0, write_file);
+        simulation.run_for(Duration::from_secs(3));
+        let (group, _) = cluster.run(&mut simulation, 0, orderer);
+        let full = cluster.meta().map().expect("it serves").members(group)[place];
+        let disk = cluster.data_disk(full as usize - 1);
+        let space = disk.space(Path::new("/data")).expect("space");
+        disk.set_capacity(space.total - space.available + (128 << 10));
+        // The room ends in the middle of these.
+        let begin = simulation.now();
+        let acknowledged = cluster.run(&mut simulation, 0, |client| async move {
+            let mut acknowledged = Vec::new();
+            for round in 0..12 {
+                let file = create(&client, format!("more{round}").as_bytes()).await;
+                let written = write(&client, &file, 0, &pattern(round, STRIPES * STRIPE)).await;
+                let written = match written {
+                    Ok(_) => client.sync(&file).await,
+                    Err(errno) => Err(errno),
+                };
+                match written {
+                    Ok(()) => acknowledged.push(round),
+                    Err(errno) => assert_eq!(errno, Errno::ENOSPC),
+                }
+            }
+            acknowledged
+        });
+        let took = simulation.now().since(begin);
+        println!("{copies} copies, server {full} full: {} in {took:?}", acknowledged.len());
+        // New files go around it as soon as the metadata server knows.
+        assert!(acknowledged.len() >= 6, "{acknowledged:?}");
+        simulation.run_for(Duration::from_secs(30));
+        let check = async move |client: Client| {
+            for round in acknowledged {
+                let file = open(&client, format!("more{round}").as_bytes(), READ).await;
+                let bytes = read_all(&client, &file.expect("opened")).await.expect("read");
+                assert_same(&bytes, &pattern(round, STRIPES * STRIPE));
+            }
+            check_file(client, Vec::new()).await;
+        };
+        cluster.run(&mut simulation, 1, check.clone());
+        // With room again, all is as it was before, and the file can be changed.
+        cluster.data_disk(full as usize - 1).set_capacity(space.total);
+        simulation.run_for(Duration::from_secs(90));
+        cluster.run(&mut simulation, 0, check);
+        let changed = pattern(9, 3 * STRIPE / 2);
+        let bytes = changed.clone();
+        cluster.run(&mut simulation, 0, |client| async move {
+            let file = open(&client, b"f", BOTH).await.expect("opened");
+            write(&client, &file, 0, &bytes).await.expect("written");
+        });
+        cluster.run(&mut simulation, 1, |client| check_file(client, changed));
+        assert_equal(&cluster, copies);
+    }
 }

@@ -231,3 +231,78 @@ fn a_member_that_is_gone_for_long_is_replaced() {
     simulation.run_for(Duration::from_secs(10));
     cluster.run(&mut simulation, 1, |client| check_file(client, 1));
 }
+
+#[test]
+fn groups_go_on_without_a_server_that_a_person_gave_up() {
+    let (mut simulation, cluster) = cluster(71, 3, 2);
+    let lost = |simulation: &mut Simulation, server| {
+        order(simulation, &cluster, ServerOrder::Lost { server, abandon: false }).map(drop)
+    };
+    assert_eq!(lost(&mut simulation, 7), Err(Errno::ENOENT));
+    assert_eq!(lost(&mut simulation, 1), Err(Errno::ETXTBSY), "it lives");
+    // One by one all but the third go; then the third is gone for good.
+    cluster.run(&mut simulation, 0, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        client.sync(&file).await.expect("synced");
+    });
+    for server in ["data1", "data2"] {
+        cluster.kill(&mut simulation, server, Kill::Process(Duration::ZERO));
+    }
+    simulation.run_for(Duration::from_secs(5));
+    cluster.kill(&mut simulation, "data3", Kill::Process(Duration::ZERO));
+    cluster.restart(&mut simulation, "data1");
+    cluster.restart(&mut simulation, "data2");
+    simulation.run_for(Duration::from_secs(10));
+    assert_eq!(lost(&mut simulation, 3), Err(Errno::ETXTBSY), "it was heard a moment ago");
+    simulation.run_for(Duration::from_secs(25));
+    assert!(loads(&cluster, 3)[2] > 0);
+    assert_eq!(lost(&mut simulation, 3), Ok(()));
+    // Its groups of one copy nobody else has.
+    assert_eq!(loads(&cluster, 3)[2], 64);
+    let abandon = ServerOrder::Lost { server: 3, abandon: true };
+    order(&mut simulation, &cluster, abandon).expect("given up");
+    assert_eq!(loads(&cluster, 3)[2], 0);
+    simulation.run_for(Duration::from_secs(10));
+    // All was at another member, too, so nothing is missing.
+    cluster.run(&mut simulation, 1, |client| check_file(client, 1));
+    settle(&mut simulation, &cluster);
+    let differences = cluster.copy_differences_among(2, 0..2);
+    assert!(differences.is_empty(), "{differences:#?}");
+    // If its disk turns up after all, it brings nothing back.
+    cluster.run(&mut simulation, 0, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        write(&client, &file, 0, &pattern(2, BYTES)).await.expect("written");
+    });
+    cluster.restart(&mut simulation, "data3");
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(5));
+    cluster.run(&mut simulation, 1, |client| check_file(client, 2));
+}
+
+#[test]
+fn what_was_acknowledged_by_a_server_alone_that_is_given_up_is_told_by_the_next_sync() {
+    let (mut simulation, cluster) = cluster(72, 2, 2);
+    cluster.run(&mut simulation, 0, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        client.sync(&file).await.expect("synced");
+    });
+    cluster.kill(&mut simulation, "data2", Kill::Process(Duration::ZERO));
+    simulation.run_for(Duration::from_secs(5));
+    let synced = cluster.spawn(&simulation, 0, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        write(&client, &file, 0, &pattern(2, BYTES)).await.expect("written");
+        client.world().sleep(Duration::from_secs(90)).await;
+        client.sync(&file).await
+    });
+    simulation.run_for(Duration::from_secs(20));
+    cluster.kill(&mut simulation, "data1", Kill::Power);
+    cluster.restart(&mut simulation, "data2");
+    simulation.run_for(Duration::from_secs(40));
+    order(&mut simulation, &cluster, ServerOrder::Lost { server: 1, abandon: false })
+        .expect("given up");
+    assert!(simulation.run_until(Duration::from_secs(120), |_| synced.borrow().is_some()));
+    let synced = synced.borrow_mut().take().expect("it ended");
+    assert_eq!(synced.expect_err("bytes are lost"), Errno::EIO);
+    // The file has what the other member had.
+    cluster.run(&mut simulation, 1, |client| check_file(client, 1));
+}

@@ -175,15 +175,29 @@ impl Run<'_> {
         });
     }
 
-    fn any_order(&mut self) -> ServerOrder {
+    /// An operator has a server free the bytes of groups that it gave away. It may be down, or not know its groups.
+    fn clean(&mut self, server: u32) {
+        say(self.simulation, || format!("clean {server}"));
+        self.cluster.await_start(self.simulation);
+        self.cluster.run(self.simulation, 0, move |client| async move {
+            let operator = client.operator(Duration::from_secs(2)).expect("an address");
+            if operator.servers().await.is_ok() {
+                let _ = operator.clean(server, (true, false), &|_| {}).await;
+            }
+        });
+    }
+
+    /// An order, and the server that it was drawn for.
+    fn any_order(&mut self) -> (ServerOrder, u32) {
         let servers = self.cluster.data_count() as u64;
         let server = 1 + self.random.below(servers) as u32;
-        match self.random.below(8) {
+        let order = match self.random.below(8) {
             0..=3 => ServerOrder::Drain { server, heir: None },
             4 => ServerOrder::Keep { server },
             5 | 6 => ServerOrder::Rebalance,
             _ => ServerOrder::Cancel,
-        }
+        };
+        (order, server)
     }
 
     /// An operator has the format brought forward, which may have been done, or be refused now. The answer may be lost.
@@ -202,8 +216,11 @@ impl Run<'_> {
             self.upgrade();
         }
         if self.setting.moving && self.random.below(6) == 0 {
-            let order = self.any_order();
+            let (order, server) = self.any_order();
             self.order(order);
+            if matches!(order, ServerOrder::Keep { .. } | ServerOrder::Cancel) {
+                self.clean(server);
+            }
         }
         let client = self.random.below(self.cluster.client_count() as u64) as usize;
         let (step, expected, mut after) = self.plan(client);

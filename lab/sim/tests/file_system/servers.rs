@@ -390,28 +390,37 @@ fn an_older_copy_of_the_metadata_serves_nobody_before_it_is_known_as_one() {
 /// tell that it is older. The map does, in which a member was driven out since.
 #[test]
 fn metadata_that_know_an_older_map_than_data_servers_are_known_as_an_older_copy() {
-    let (mut simulation, cluster) = cluster(3);
-    cluster.mirror(&mut simulation, 2);
-    cluster.run(&mut simulation, 0, |client| write_files(client, "f", 2));
-    simulation.run_for(Duration::from_secs(5));
-    let older = cluster.meta_disk().copy();
-    cluster.kill(&mut simulation, "data3", Kill::Process(Duration::ZERO));
-    simulation.run_for(Duration::from_secs(5));
-    cluster.run(&mut simulation, 0, |client| write_files(client, "new", 2));
-    cluster.kill(&mut simulation, META, Kill::Process(Duration::ZERO));
-    cluster.meta_disk().restore(&older);
-    cluster.restart(&mut simulation, META);
-    let made = cluster.spawn(&simulation, 0, |client| async move {
-        client.create(&Caller::root(), ROOT, b"later", 0o644, true, BOTH).await.map(drop)
-    });
-    simulation.run_for(Duration::from_secs(30));
-    drop(made);
-    for server in 0..2 {
-        let data = cluster.data(server);
-        let refused = async move { data.refused().await };
-        let name = format!("data{}", server + 1);
-        let refusal = simulation.block_on(&name, Duration::from_secs(1), refused);
-        let told = refusal.expect("it serves on").to_string();
-        assert!(told.contains("an older copy of its directory"), "{told}");
+    // The second time data servers know it from their disks.
+    for restarts in [false, true] {
+        let (mut simulation, cluster) = cluster(3);
+        cluster.mirror(&mut simulation, 2);
+        cluster.run(&mut simulation, 0, |client| write_files(client, "f", 2));
+        simulation.run_for(Duration::from_secs(5));
+        let older = cluster.meta_disk().copy();
+        cluster.kill(&mut simulation, "data3", Kill::Process(Duration::ZERO));
+        simulation.run_for(Duration::from_secs(5));
+        cluster.run(&mut simulation, 0, |client| write_files(client, "new", 2));
+        cluster.kill(&mut simulation, META, Kill::Process(Duration::ZERO));
+        cluster.meta_disk().restore(&older);
+        let servers = ["data1", "data2"];
+        for server in servers.into_iter().filter(|_| restarts) {
+            cluster.kill(&mut simulation, server, Kill::Power);
+            cluster.restart(&mut simulation, server);
+        }
+        cluster.restart(&mut simulation, META);
+        let made = cluster.spawn(&simulation, 0, |client| async move {
+            client.create(&Caller::root(), ROOT, b"later", 0o644, true, BOTH).await.map(drop)
+        });
+        simulation.run_for(Duration::from_secs(30));
+        // The first data server that shows it ends the metadata server; whoever asks another time hears the same.
+        let told = "its directory is an older copy than the one that data server";
+        assert!(cluster.logged().iter().any(|line| line.contains(told)), "{:#?}", cluster.logged());
+        assert!(made.borrow().is_none(), "it serves on");
+        cluster.kill(&mut simulation, META, Kill::Process(Duration::ZERO));
+        cluster.restart(&mut simulation, META);
+        simulation.run_for(Duration::from_secs(10));
+        let lines = cluster.logged();
+        let told = lines.iter().filter(|line| line.contains(told)).count();
+        assert!(told >= 2 && made.borrow().is_none(), "{lines:#?}");
     }
 }

@@ -5,4 +5,5 @@ mod crash;
 mod cuts;
 mod damage;
 mod full;
+mod give_up;
 mod object_life;

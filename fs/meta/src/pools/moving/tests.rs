@@ -141,3 +141,49 @@ fn a_word_that_leaves_nobody_is_void_for_good() {
     assert_eq!(pools.set_step(&step, seconds(10)), None);
     assert_eq!(pools.map().members(group), [10, 20]);
 }
+
+#[test]
+fn a_server_that_is_given_up_leaves_its_groups_where_somebody_else_has_something() {
+    let mut pools = pools_of(&[10, 20, 30]);
+    let groups: Vec<Group> = (0..4).map(|index| Group::of_band(0, index)).collect();
+    let put =
+        |pools: &mut super::super::Pools, at: usize, members: &[u32], rest: (&[u32], &[u32])| {
+            pools.set_group(groups[at], members).expect("it is there");
+            let banded = pools.banded.as_mut().expect("it has bands");
+            let rows = banded.change_in(&[0], |group, it| {
+                let (newcomers, takers) = (rest.0.to_vec(), rest.1.to_vec());
+                (group == groups[at]).then(|| Membership { newcomers, takers, ..it.clone() })
+            });
+            assert!(!rows.is_empty());
+        };
+    put(&mut pools, 0, &[10, 20], (&[30], &[]));
+    put(&mut pools, 1, &[10], (&[20, 30], &[]));
+    put(&mut pools, 2, &[10], (&[20], &[20]));
+    put(&mut pools, 3, &[20], (&[10], &[]));
+    let now = seconds(100);
+    for server in [20, 30] {
+        beat(&mut pools, server, 1, 900, now);
+    }
+    beat(&mut pools, 10, 1, 900, seconds(80));
+    assert_eq!(pools.lose_server(10, false, now).err(), Some(Refusal::Lives));
+    assert_eq!(pools.lose_server(40, false, now).err(), Some(Refusal::Unknown));
+    let now = seconds(111);
+    // The one that left last, but it is silent: then the one before.
+    beat(&mut pools, 20, 1, 900, now);
+    assert!(!pools.lose_server(10, false, now).expect("given up").is_empty());
+    let left = |at: usize| left_of(&pools, groups[at]);
+    assert_eq!(left(0), (vec![20], vec![30], 0));
+    assert_eq!(left(1), (vec![20], vec![30], 1));
+    assert_eq!(left(2), (vec![10], vec![20], 0), "a taker has parts only");
+    assert_eq!(left(3), (vec![20], vec![], 0));
+    assert!(pools.is_needed(10));
+    assert!(!pools.lose_server(10, true, now).expect("given up").is_empty());
+    let band = pools.map().band(0).expect("it is there");
+    assert!(band.is_valid() && !pools.is_needed(10));
+    assert_eq!(left_of(&pools, groups[2]), (vec![20], vec![], 1), "with nothing");
+}
+
+fn left_of(pools: &Pools, group: Group) -> (Vec<u32>, Vec<u32>, u32) {
+    let it = pools.map().membership(group).expect("it is there").clone();
+    (it.servers, it.newcomers, it.losses)
+}
