@@ -170,6 +170,39 @@ fn files_outlive_the_death_of_any_one_server_and_get_their_copies_back() {
     for name in ["first", "during0", "during1", "during2"] {
         site.reads_back(name);
     }
+    // The log tells the story.
+    let log = site.servers.said();
+    for line in [
+        "data server 2 is silent",
+        "data server 2 is heard again",
+        "groups lack a copy",
+        "all groups have all their copies again",
+        "data server 1 at ",
+        "joins the cluster",
+    ] {
+        assert!(log.contains(line), "the log does not say {line:?}:\n{log}");
+    }
+}
+
+#[test]
+fn the_cluster_goes_on_without_a_server_that_a_person_gave_up() {
+    let mut site = Site::new(3);
+    site.run(&["policy", "--copies", "2", ":/"]).well();
+    site.file("double", 2);
+    site.run(&["cp", "double", ":/"]).well();
+    let lives = site.run(&["server", "lost", "1"]).badly();
+    assert!(lives.contains("less than 30 seconds ago"), "{lives}");
+    let unknown = site.run(&["server", "lost", "9"]).badly();
+    assert!(unknown.contains("no data server of this number"), "{unknown}");
+    site.servers.data[1] = None;
+    std::thread::sleep(Duration::from_secs(31));
+    let said = site.run(&["server", "lost", "1"]).well();
+    assert!(said.contains("go on without data server 1"), "{said}");
+    site.run(&["server", "remove", "1"]).well();
+    site.reads_back("double");
+    site.await_copies();
+    assert!(site.run(&["check", "--read"]).well().contains("no problem"));
+    assert!(site.servers.said().contains("an administrator orders: data server 1 is lost for good"));
 }
 
 #[test]

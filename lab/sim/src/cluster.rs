@@ -517,6 +517,11 @@ impl Cluster {
         &self.meta.disk
     }
 
+    /// The disk of one of the pair of metadata servers.
+    pub fn member_disk(&self, number: usize) -> &VirtualDisk {
+        &self.pair[number].disk
+    }
+
     /// A data server, counted from 0; it must live.
     pub fn data(&self, server: usize) -> Rc<DataServer> {
         let server = self.data[server].place.borrow().clone();

@@ -320,6 +320,7 @@ impl MetaServer {
 
     async fn fence(self: Rc<Self>, session: u64, epoch: u32) {
         let (mut asked, mut forgotten) = (BTreeSet::new(), Vec::new());
+        self.tell_end(session);
         if let Some(shard) = self.shard() {
             // Those that were removed are asked nothing.
             let is_member = |id: &u32| shard.pools.member(*id).is_some();

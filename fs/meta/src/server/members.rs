@@ -204,6 +204,9 @@ impl MetaServer {
                          lost; 'ropewalk check' lists the files",
                     );
                 }
+                if before.is_none() {
+                    tell("joins the cluster");
+                }
                 self.data_servers.forget_asker(id);
                 self.saw_data_server(id, beat.boot, beat.address.0);
             }

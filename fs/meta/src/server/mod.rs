@@ -26,6 +26,7 @@ mod callbacks;
 mod config;
 mod counters;
 mod data_servers;
+mod events;
 #[cfg(test)]
 mod matrix;
 mod members;
@@ -113,8 +114,9 @@ pub struct MetaServer {
     counters: Counters,
     grantor: Grantor,
     groups: RefCell<Groups>,
-    /// Takes lines whose causes strangers can provoke.
+    /// Takes lines whose causes strangers can provoke, or of which many may come at once.
     lines: Lines,
+    seen: RefCell<events::Seen>,
     tasks: Tasks,
     dumps: Rc<Dumps>,
     may_act: Rc<dyn Fn() -> bool>,
@@ -210,6 +212,7 @@ impl MetaServer {
             grantor,
             groups: RefCell::default(),
             lines,
+            seen: RefCell::default(),
             tasks: Tasks::default(),
             dumps: Rc::default(),
             may_act,
@@ -507,6 +510,7 @@ impl MetaServer {
             }
             shard.tick(now);
             drop(shard);
+            self.tell_events();
             self.follow_durable();
             self.drain();
         }

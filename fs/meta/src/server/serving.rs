@@ -275,6 +275,9 @@ impl MetaServer {
                 }
             };
         }
+        if let MetaRequest::Order(order) = &request {
+            self.tell_order(order);
+        }
         let head = incoming.head;
         let (session, slot, sequence) = (head.session, head.slot, head.sequence);
         let call = Call { session, slot, sequence, request, now };

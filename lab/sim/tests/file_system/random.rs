@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 mod faults;
+mod rows;
 
 use crate::programs::model::{Model, Name};
 use crate::programs::steps::{Handles, Outcome, Place, Step};
@@ -584,6 +585,9 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
     run.check_views();
     run.check_life();
     run.rest(copies);
+    if setting.paired && plant == Plant::Nothing {
+        run.check_rows();
+    }
 }
 
 #[test]
