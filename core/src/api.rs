@@ -158,7 +158,7 @@ pub enum Action {
     Records,
     /// Puts, and tells the peer of it: a word of the region grows after all that we began before with this peer, as by an
     /// [`Atomic::token`], and after these bytes. Both are one frame. Completes once it is applied; else once the memory is free,
-    /// and nobody is told whether the peer refused it. At most
+    /// and [`Output::Refused`] tells of a refusal. At most
     /// [`LOCKED_PUT_BYTES_MAX`](ropewalk_base::limits::LOCKED_PUT_BYTES_MAX) bytes.
     Notify {
         raise: Raise,
@@ -227,8 +227,8 @@ pub struct Terms {
     /// It begins when all accesses to this peer that were posted before are applied, whatever their kind. Others that are posted
     /// later wait behind it.
     pub fenced: bool,
-    /// It completes once its memory is free and its bytes are on their way; else once it is applied. Nobody is told then whether
-    /// the peer refused it. Fetches, locks and puts with immediate data ignore this.
+    /// It completes once its memory is free and its bytes are on their way; else once it is applied. Where the peer refuses it
+    /// after that, [`Output::Refused`] says so. Fetches, locks and puts with immediate data ignore this.
     pub local: bool,
     /// Of one that is `local`: the peer says that it is applied with the next thing that it says, or after 5 ms. A fence behind
     /// it may wait for so long.
@@ -407,6 +407,9 @@ pub enum Output {
     /// A peer put so many bytes into a region, and has data for whoever takes its events. The driver calls
     /// `event_taken` when its user has it.
     Written { peer: PeerId, session: u32, key: RemoteKey, bytes: u64, data: u64 },
+    /// A peer refused something of ours that was complete before the peer had taken it: [`Terms::local`], a token, or a put with
+    /// a notice that nobody waits for. One in several pieces may be told several times.
+    Refused { peer: PeerId, operation: OperationId, fault: Fault },
     /// A peer did something to a region that counts.
     Served { key: RemoteKey, what: Served },
     /// The region of this key is held by nobody any more.

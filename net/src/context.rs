@@ -47,6 +47,16 @@ pub struct Written {
     pub(crate) session: u32,
 }
 
+/// A peer refused an operation of which the completion had said nothing of the peer: see
+/// [`Endpoint::next_refusal`](crate::Endpoint::next_refusal).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LateRefusal {
+    pub peer: PeerId,
+    /// As [`Completed::operation`] had it.
+    pub operation: OperationId,
+    pub fault: Fault,
+}
+
 /// The numbers of a counter.
 #[derive(Debug)]
 pub(crate) struct Counts {
@@ -104,6 +114,10 @@ pub(crate) struct Queue {
     /// Events of puts with immediate data, and how many they are. Peers' credit bounds them.
     written: Mutex<VecDeque<Written>>,
     written_count: AtomicUsize,
+    /// Refusals that came after their operations were complete, and how many they are. The numbers that a session may have open
+    /// bound what comes between two looks.
+    refused: Mutex<VecDeque<LateRefusal>>,
+    refused_count: AtomicUsize,
     /// Completions are counted there, and, if they are `counted_only`, not kept.
     counts: OnceLock<Arc<Counts>>,
     counted_only: bool,
@@ -155,6 +169,8 @@ impl Queue {
             owed: AtomicU32::new(0),
             written: Mutex::default(),
             written_count: AtomicUsize::new(0),
+            refused: Mutex::default(),
+            refused_count: AtomicUsize::new(0),
             counts: OnceLock::new(),
             counted_only,
             wants_requests,
@@ -222,6 +238,26 @@ impl Queue {
     #[inline]
     pub(crate) fn has_written(&self) -> bool {
         self.written_count.load(Ordering::SeqCst) > 0
+    }
+
+    pub(crate) fn push_refused(&self, refusal: LateRefusal) {
+        {
+            let mut queue = self.refused.lock().expect("never left half-changed");
+            queue.push_back(refusal);
+            self.refused_count.store(queue.len(), Ordering::SeqCst);
+        }
+        self.ring();
+    }
+
+    #[inline]
+    pub(crate) fn pop_refused(&self) -> Option<LateRefusal> {
+        if self.refused_count.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let mut queue = self.refused.lock().expect("never left half-changed");
+        let refusal = queue.pop_front();
+        self.refused_count.store(queue.len(), Ordering::SeqCst);
+        refusal
     }
 
     /// Wakes the thread that sleeps on this context.

@@ -346,7 +346,8 @@ impl Endpoint {
         self.post(context, what, memory, user)
     }
 
-    /// Starts a get or put between `memory` and a peer's region.
+    /// Starts a get or put between `memory` and a peer's region. The peer judges each segment of a list alone: a put to a list
+    /// that is refused may have written those of its segments that lie in the region. All else is judged as a whole.
     #[expect(clippy::too_many_arguments, reason = "what an access is")]
     pub fn post_access(
         &self,

@@ -54,7 +54,7 @@ pub mod threads;
 mod unreachable;
 mod waiting;
 
-pub use context::{Awaited, Completed, Context, Written};
+pub use context::{Awaited, Completed, Context, LateRefusal, Written};
 pub use counter::{Counter, Told};
 pub use endpoint::{Endpoint, EndpointConfig, Posted};
 pub use engine::Request;

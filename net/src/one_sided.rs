@@ -5,7 +5,7 @@ use ropewalk_base::memory::{Memory, Slice, Update};
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_core::{Access, Action, Atomic, OperationId, PeerId, Raise, Terms};
 
-use crate::context::Context;
+use crate::context::{Context, LateRefusal};
 use crate::endpoint::{Endpoint, Posted};
 use crate::engine::News;
 
@@ -201,6 +201,23 @@ impl Endpoint {
             terms: Terms::default(),
         };
         self.post(context, access, Memory::empty(), user).map_err(|(_, fault)| fault)
+    }
+
+    /// From now on this context keeps refusals that come late ([`Endpoint::next_refusal`]), and is rung at each.
+    pub fn tell_of_refusals(&self, context: &Context) {
+        self.locked().contexts.tell_of(News::Refusals, &context.queue);
+    }
+
+    /// The next operation that a peer refused after it was complete here: one with [`Terms::local`], a token, or a put with a
+    /// notice that nobody waits for. It may be one of another context, and one in several pieces may come several times.
+    #[inline]
+    pub fn next_refusal(&self, context: &Context) -> Option<LateRefusal> {
+        context.queue.pop_refused()
+    }
+
+    /// Whether a peer has told of all operations that take effect there by frames: no refusal of an earlier one comes any more.
+    pub fn has_told(&self, peer: PeerId) -> bool {
+        self.locked().core.has_told(peer)
     }
 
     /// How often peers, or this endpoint itself, told something by a token ([`Atomic::token`]).

@@ -16,6 +16,7 @@
 pub(crate) mod directory;
 mod dynamic;
 mod issue;
+pub(crate) mod late;
 mod mapped;
 mod origin;
 mod posting;
@@ -138,7 +139,7 @@ impl Direct {
         self.team.until_there(awaited, |hub| {
             left.retain_mut(|(rank, sent)| {
                 if let Some(error) = hub.lost(window, *rank) {
-                    lost.get_or_insert(error);
+                    lost.get_or_insert((*rank, error));
                     // Until the end of what was cancelled the user's memory is in use.
                     return hub.remote(window).lanes[*rank as usize].local > 0;
                 }
@@ -149,7 +150,13 @@ impl Direct {
             Ok(left.is_empty().then_some(()))
         })?;
         match lost {
-            Some(error) => Err(error),
+            Some((rank, error)) => {
+                let ended = self.team.look(|hub| hub.interrupted.remove(&(window, rank)));
+                Err(match ended {
+                    Some(ended) => error.during(ended),
+                    None => error,
+                })
+            }
             None => self.team.with(|hub| hub.settle(window)),
         }
     }
@@ -184,6 +191,24 @@ impl Direct {
         let ended = self.end(ranks, Awaited::Answer, send, is_over);
         fence(Ordering::SeqCst);
         ended
+    }
+
+    /// Waits until no rank can refuse any more what was complete before it came there. Marks that come by themselves tell most;
+    /// a rank that has not sent one yet, 5 ms after the last put, is asked.
+    fn hear_the_last(&self) -> Result<(), Error> {
+        let window = self.window;
+        let mut left: Vec<(u32, bool)> =
+            self.ranks().into_iter().map(|rank| (rank, false)).collect();
+        self.team.until_there(Awaited::Answer, |hub| {
+            left.retain_mut(|(rank, is_asked)| {
+                if !hub.is_unsure(window, *rank) {
+                    return false;
+                }
+                *is_asked = *is_asked || hub.ask_behind_all(window, *rank);
+                !(*is_asked && hub.remote(window).lanes[*rank as usize].is_flushed())
+            });
+            Ok(left.is_empty().then_some(()))
+        })
     }
 
     fn ranks(&self) -> Vec<u32> {
@@ -425,6 +450,7 @@ impl Way for Direct {
 
     fn free(&self) -> Result<(), Error> {
         let window = self.window;
+        let heard = self.hear_the_last();
         let met = self.team.barrier(Some(window));
         self.team.with(|hub| hub.detach_all(window));
         self.team.until(|hub| Ok(hub.is_all_detached(window).then_some(())))?;
@@ -433,7 +459,7 @@ impl Way for Direct {
         self.team.with(|hub| {
             let settled = hub.settle(window);
             hub.shut(window);
-            met.and(settled)
+            heard.and(met).and(settled)
         })
     }
 }

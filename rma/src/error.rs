@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::conflict::Conflict;
 use crate::epochs::Rule;
+use crate::options::Implementation;
 
 /// How messages name a window: its number in its team, and what the user called it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +75,10 @@ pub enum BadArgument {
     NotAttached(u64),
     #[error("no more than {most} regions are attached at a time")]
     Regions { most: usize },
+    #[error(
+        "{bytes} bytes of this memory are exposed already by a window of another implementation ({other:?}): accumulates through both would get lost"
+    )]
+    Regime { bytes: usize, other: Implementation },
     #[error("there is no rank {rank}: the window has {size}")]
     NoRank { rank: u32, size: u32 },
 }
@@ -92,6 +97,8 @@ pub enum Refusal {
     Type { verb: &'static str },
     /// Type and operator do not go together.
     Operator { verb: &'static str },
+    /// The target has no room for its result at the moment. It changed nothing, and may be tried again.
+    Room { verb: &'static str },
     /// Whoever held the lock before died with it: what it wrote may be half done. The lock is granted all the same.
     OwnerDied,
 }
@@ -118,6 +125,9 @@ impl fmt::Display for Refusal {
             }
             Refusal::Operator { verb } => {
                 write!(f, "refused a {verb}: the operator is not defined for the type")
+            }
+            Refusal::Room { verb } => {
+                write!(f, "refused a {verb}: it has no room for that now (try it again)")
             }
             Refusal::OwnerDied => {
                 write!(f, "gave a lock whose last holder died: its window may be half written")
@@ -155,9 +165,11 @@ pub enum Error {
     /// operation's request. `further`: so many more were refused since the last one.
     #[error("{window}: rank {rank} {refusal}{}", further_refusals(*.further))]
     Refused { window: WindowName, rank: u32, refusal: Refusal, further: u64 },
-    /// A rank that the call waits for is lost. The epoch is over, its effect unknown.
-    #[error("{window}: rank {rank} {loss}")]
-    Lost { window: WindowName, rank: u32, loss: Loss },
+    /// A rank that the call waits for is lost. The epoch is over, its effect unknown. `operation`: one of this rank's that was
+    /// under way then, or waited, where the implementation keeps them apart (not [`Implementation::Messages`]); a request has its
+    /// own one.
+    #[error("{window}: rank {rank} {loss}{}", interrupted(operation.as_ref()))]
+    Lost { window: WindowName, rank: u32, loss: Loss, operation: Option<Interrupted> },
     /// The same in a call of the team.
     #[error("rank {rank} of the team {loss}")]
     TeamLost { rank: u32, loss: Loss },
@@ -179,6 +191,21 @@ pub enum Error {
     Room(&'static str),
 }
 
+/// An operation that a loss has ended. `at` is its first byte at the target, or its address there; `bytes` how far it reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interrupted {
+    pub verb: &'static str,
+    pub at: i64,
+    pub bytes: u64,
+}
+
+fn interrupted(operation: Option<&Interrupted>) -> String {
+    let of = |it: &Interrupted| {
+        format!(" (a {} of {} bytes from byte {} on was not over)", it.verb, it.bytes, it.at)
+    };
+    operation.map_or(String::new(), of)
+}
+
 fn further_refusals(further: u64) -> String {
     match further {
         0 => String::new(),
@@ -188,6 +215,16 @@ fn further_refusals(further: u64) -> String {
 }
 
 impl Error {
+    /// The same loss, with an operation that it ended.
+    pub(crate) fn during(self, ended: Interrupted) -> Error {
+        match self {
+            Error::Lost { window, rank, loss, .. } => {
+                Error::Lost { window, rank, loss, operation: Some(ended) }
+            }
+            other => other,
+        }
+    }
+
     /// The class by which recovery is decided.
     pub fn class(&self) -> Class {
         match self {

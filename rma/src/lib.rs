@@ -22,6 +22,7 @@
 
 mod asserts;
 mod check;
+mod claims;
 pub mod conflict;
 mod direct;
 pub mod epochs;
@@ -37,7 +38,7 @@ mod window;
 
 pub use asserts::Asserts;
 pub use epochs::LockKind;
-pub use error::{BadArgument, Error, Loss, Refusal, WindowName};
+pub use error::{BadArgument, Error, Interrupted, Loss, Refusal, WindowName};
 pub use operation::{Destination, PROC_NULL, Source, Target};
 pub use options::{AccumulateOrdering, Implementation, WindowOptions};
 pub use ropewalk_base::memory::{Cells, Element, Operator};

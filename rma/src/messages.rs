@@ -20,6 +20,7 @@ mod issue;
 mod locks;
 mod queue;
 pub(crate) mod state;
+pub(crate) mod verbs;
 pub(crate) mod wire;
 
 use std::ops::Range;

@@ -20,7 +20,7 @@ use shared::Shared;
 /// ranks make collective calls in one order.
 #[derive(Clone)]
 pub struct Team {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Team {
@@ -81,7 +81,7 @@ impl Team {
     /// Makes a window over a range of the user's cells. All ranks call it.
     ///
     /// # Errors
-    /// As [`Self::allocate`], or the range does not lie in the cells.
+    /// As [`Self::allocate`]; the range does not lie in the cells; or a window of another implementation exposes some of it.
     pub fn create(
         &self,
         cells: &Cells,

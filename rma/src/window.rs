@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ropewalk_base::memory::Cells;
 
 use crate::check::Checks;
+use crate::claims::Claim;
 use crate::conflict::Conflict;
 use crate::direct::{Direct, Opening, Sharing};
 use crate::epochs::{Epochs, Rule};
@@ -154,13 +155,17 @@ impl Window {
         let (eager_bytes, taken) = (u64::from(options.eager_bytes), range.clone());
         let counters = options.counters;
         let is_dynamic = matches!(sharing, Sharing::Dynamic);
-        let checked = check(cells, &range, options, is_dynamic);
+        let checked = check(cells, &range, options, is_dynamic)
+            .and_then(|()| Claim::new(cells, &range, options.implementation));
         let (name, opened) = team.with(|hub| {
             let number = hub.next_window;
             hub.next_window += 1;
             let name = WindowName { number, name: options.name.clone() };
             let opened = match checked {
-                Ok(()) => hub.open(name.clone(), cells, taken, (eager_bytes, counters), is_dynamic),
+                Ok(claim) => {
+                    let sizes = (eager_bytes, counters);
+                    hub.open(name.clone(), (cells, claim), taken, sizes, is_dynamic)
+                }
                 Err(argument) => {
                     let (window, rank) = (name.clone(), hub.rank);
                     Err(Error::Argument { window, rank, argument })

@@ -9,8 +9,8 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::{Endpoint, EndpointConfig, Group};
 use ropewalk_rma::{
-    Asserts, Cells, Datatype, Destination, Element, Implementation, LockKind, Operator, Source,
-    Target, Team, Window, WindowOptions,
+    Asserts, BadArgument, Cells, Datatype, Destination, Element, Error, Implementation, LockKind,
+    Operator, Source, Target, Team, Window, WindowOptions,
 };
 
 const NONE: Asserts = Asserts::NONE;
@@ -232,5 +232,42 @@ fn a_target_with_all_locks_that_it_keeps_is_asked_again_and_is_not_lost() {
             left.for_each(|(_, window)| window.unlock(1).expect("the target answers"));
         }
         windows.iter_mut().for_each(|window| window.free().expect("nobody is lost"));
+    });
+}
+
+#[test]
+fn memory_of_a_window_is_refused_to_one_that_accumulates_in_another_way() {
+    two_of_a_team("tcp", |team, window, _, rank| {
+        let options = |implementation| WindowOptions { implementation, ..WindowOptions::default() };
+        let cells = window.cells();
+        let others = [Implementation::DirectAccumulateAtOrigin, Implementation::Messages];
+        for other in others {
+            let refused = team.create(cells, 64..128, &options(other));
+            let error = refused.expect_err("accumulates of one of the two would get lost");
+            let regime = BadArgument::Regime { bytes: 64, other: Implementation::Direct };
+            assert!(
+                matches!(&error, Error::Argument { argument, .. } if *argument == regime),
+                "{error}"
+            );
+            let mut dynamic = team.create_dynamic(&options(other)).expect("it has no memory");
+            let refused = dynamic.attach(cells, 0..8).expect_err("the same holds for a region");
+            assert_eq!(
+                refused.to_string(),
+                format!(
+                    "window {}, rank {rank}: 8 bytes of this memory are exposed already by a window of another \
+                 implementation (Direct): accumulates through both would get lost",
+                    dynamic.name().number
+                )
+            );
+            dynamic.free().expect("nobody is lost");
+        }
+        let mut same = team.create(cells, 0..64, &options(Implementation::Direct)).expect("it may");
+        same.free().expect("nobody is lost");
+        let own = Cells::zeroed(64);
+        for other in others {
+            let mut alone =
+                team.create(&own, 0..64, &options(other)).expect("the one before is freed");
+            alone.free().expect("nobody is lost");
+        }
     });
 }

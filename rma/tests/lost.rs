@@ -10,8 +10,8 @@ use ropewalk_base::memory::Memory;
 use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig, Group, Level, Oversize, PeerId};
 use ropewalk_rma::{
-    Asserts, Cells, Datatype, Destination, Element, Error, Implementation, Operator, Source,
-    Target, Team, Window, WindowOptions,
+    Asserts, Cells, Datatype, Destination, Element, Error, Implementation, Interrupted, Operator,
+    Source, Target, Team, Window, WindowOptions,
 };
 
 /// Bytes of an operation: sockets and windows do not take all of them.
@@ -19,6 +19,8 @@ const BYTES: usize = 8 << 20;
 const TEAM: u64 = 8 << 48;
 /// The bits of a message of the team.
 const MESSAGE: u64 = TEAM | 1 << 40;
+/// Of requests that are under way when their target is lost.
+const VERBS: [&str; 4] = ["get", "get_accumulate", "put", "accumulate"];
 const APART: u64 = 9 << 48;
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -43,6 +45,8 @@ struct Rank<'a> {
     window: Window,
     /// Accumulates are done at their origin.
     copies: bool,
+    /// Each operation is known apart until it is over.
+    names_operations: bool,
 }
 
 impl Rank<'_> {
@@ -156,7 +160,8 @@ impl Rank<'_> {
         ];
         self.stage.is_issued.store(true, Ordering::SeqCst);
         let flushed = window.flush(1);
-        assert!(matches!(flushed, Err(Error::Lost { rank: 1, .. })), "{flushed:?}");
+        let Err(Error::Lost { rank: 1, operation, .. }) = &flushed else { panic!("{flushed:?}") };
+        assert_eq!(operation.is_some(), self.names_operations, "{flushed:?}");
         // They are over, too: the memory is ours again.
         for (number, request) in requests.into_iter().enumerate() {
             let ended = request.expect("it fits").test();
@@ -164,6 +169,12 @@ impl Rank<'_> {
             // An accumulate that is done here has a copy of its elements: its source is free at once.
             let has_left = number == 3 && ended == Ok(true) && self.copies;
             assert!(is_lost || has_left, "{number}: {ended:?}");
+            if let Err(Error::Lost { operation, .. }) = ended
+                && self.names_operations
+            {
+                let (verb, at, bytes) = (VERBS[number], 0, BYTES as u64);
+                assert_eq!(operation, Some(Interrupted { verb, at, bytes }));
+            }
         }
         memory.iter().for_each(|cells| fill(cells, 2));
         self.stage.is_over.store(true, Ordering::SeqCst);
@@ -210,7 +221,8 @@ impl Stage {
         let context = endpoint.context(false).expect("there are descriptors");
         let other = group.peer(u32::from(rank != 1));
         let copies = implementation == Implementation::DirectAccumulateAtOrigin;
-        Rank { stage: self, endpoint, context, other, window, copies }
+        let names_operations = implementation != Implementation::Messages;
+        Rank { stage: self, endpoint, context, other, window, copies, names_operations }
     }
 }
 

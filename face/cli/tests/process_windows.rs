@@ -71,6 +71,12 @@ fn ranks_keep_all_promises_by_messages() {
 }
 
 #[test]
+fn ranks_keep_all_promises_with_accumulates_at_their_origin() {
+    ranks(&[], 4, "direct_accumulate_at_origin");
+    ranks(&["--env", "ROPEWALK_RMA_LISTEN=tcp://127.0.0.1:0"], 3, "direct_accumulate_at_origin");
+}
+
+#[test]
 fn ranks_of_two_hosts_that_share_no_memory_reach_each_other() {
     let config = TopologyConfig { joint: Joint::Direct, rails: 1, ..TopologyConfig::default() };
     let Some(net) = Topology::or_skip(&config) else { return };
@@ -84,15 +90,21 @@ fn namespaces(net: &Topology) -> String {
     names.collect::<Vec<_>>().join(",")
 }
 
-#[test]
-fn ranks_of_hosts_without_ip_reach_each_other_by_frames_of_ethernet() {
+/// Two hosts that reach each other by frames of Ethernet alone.
+fn hosts_without_ip() -> Option<Topology> {
     let config = TopologyConfig { joint: Joint::Direct, rails: 1, ..TopologyConfig::default() };
-    let Some(net) = Topology::or_skip(&config) else { return };
+    let net = Topology::or_skip(&config)?;
     for host in net.hosts() {
         let flush = ["address", "flush", "dev", &host.interface(0)];
         let flushed = host.command("ip").args(flush).status();
         assert!(flushed.is_ok_and(|it| it.success()), "no address is left");
     }
+    Some(net)
+}
+
+#[test]
+fn ranks_of_hosts_without_ip_reach_each_other_by_frames_of_ethernet() {
+    let Some(net) = hosts_without_ip() else { return };
     let names = namespaces(&net);
     // No card passes frames to itself.
     let listen = "ROPEWALK_RMA_LISTEN=shm://,ether://";
@@ -127,27 +139,67 @@ fn a_rank_that_is_killed_hangs_nobody_whatever_it_was_doing() {
     }
 }
 
-fn memory_goes_away(listen: &str) {
+/// Nobody sees the end of a session there: silence ends it, after 10 to 15 s.
+#[test]
+fn a_rank_that_is_killed_over_udp_hangs_nobody() {
+    let Some(program) = compile("tests/c/killed.c", Language::C) else { return };
+    std::thread::scope(|scope| {
+        for (implementation, death) in [
+            ("direct", "origin"),
+            ("direct", "locked"),
+            ("messages", "target"),
+            ("direct_accumulate_at_origin", "accumulate"),
+        ] {
+            let options = ["-n", "4", "--env", "ROPEWALK_RMA_LISTEN=udp://127.0.0.1:0"];
+            let command = run(&options, &program, &[implementation, death, "3"]);
+            scope.spawn(move || all_say(command, 3, "] ok"));
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_is_stopped_keeps_its_lock() {
+    let Some(program) = compile("tests/c/stopped.c", Language::C) else { return };
+    std::thread::scope(|scope| {
+        for listen in ["shm://,tcp://127.0.0.1:0", "tcp://127.0.0.1:0", "udp://127.0.0.1:0"] {
+            for implementation in ["direct", "messages"] {
+                let listen = format!("ROPEWALK_RMA_LISTEN={listen}");
+                let options = ["-n", "3", "--env", &listen];
+                let command = run(&options, &program, &[implementation]);
+                scope.spawn(move || all_say(command, 3, "] ok"));
+            }
+        }
+    });
+}
+
+fn memory_goes_away(listen: &str, more: &[&str]) {
     let Some(program) = compile("tests/c/gone.c", Language::C) else { return };
     let listen = format!("ROPEWALK_RMA_LISTEN={listen}");
     for implementation in ["direct", "messages", "direct_accumulate_at_origin"] {
-        all_say(run(&["-n", "2", "--env", &listen], &program, &[implementation]), 2, "] ok");
+        let options = [&["-n", "2", "--env", &listen], more].concat();
+        all_say(run(&options, &program, &[implementation]), 2, "] ok");
     }
 }
 
 #[test]
 fn memory_that_goes_away_is_an_error_over_shared_memory() {
-    memory_goes_away("shm://,tcp://127.0.0.1:0");
+    memory_goes_away("shm://,tcp://127.0.0.1:0", &[]);
 }
 
 #[test]
 fn memory_that_goes_away_is_an_error_over_tcp() {
-    memory_goes_away("tcp://127.0.0.1:0");
+    memory_goes_away("tcp://127.0.0.1:0", &[]);
 }
 
 #[test]
 fn memory_that_goes_away_is_an_error_over_udp() {
-    memory_goes_away("udp://127.0.0.1:0");
+    memory_goes_away("udp://127.0.0.1:0", &[]);
+}
+
+#[test]
+fn memory_that_goes_away_is_an_error_over_ether() {
+    let Some(net) = hosts_without_ip() else { return };
+    memory_goes_away("shm://,ether://", &["--namespaces", &namespaces(&net)]);
 }
 
 fn example_in_c(name: &str, words: &str) {

@@ -145,6 +145,7 @@ fn of_refusal(refusal: &Refusal) -> c_int {
         }
         Refusal::Type { .. } => ERR_TYPE,
         Refusal::Operator { .. } => ERR_OP,
+        Refusal::Room { .. } => ERR_NO_MEM,
         Refusal::OwnerDied => ERR_OWNER_DIED,
         _ => ERR_OTHER,
     }

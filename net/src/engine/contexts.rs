@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::context::{Completed, Queue};
+use crate::context::{Completed, LateRefusal, Queue};
 
 /// The news that a context can be told of, beside its completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,13 +17,15 @@ pub(crate) enum News {
     PathEvents,
     /// A peer told something by a word of exposed memory.
     Raises,
+    /// A peer refused what was complete before.
+    Refusals,
 }
 
 pub(crate) struct Contexts {
     /// By number; none where nobody uses it any more.
     queues: Vec<Option<Arc<Queue>>>,
     /// By news: the contexts that are rung for it.
-    subscribers: [Vec<Arc<Queue>>; 5],
+    subscribers: [Vec<Arc<Queue>>; 6],
 }
 
 impl Contexts {
@@ -67,6 +69,12 @@ impl Contexts {
     /// There is such news.
     pub fn ring(&self, news: News) {
         self.subscribers[news as usize].iter().for_each(|queue| queue.ring());
+    }
+
+    /// A refusal that came late: every context that wants such news has it, since nobody knows any more whose operation it was.
+    #[cold]
+    pub fn push_refused(&self, refusal: LateRefusal) {
+        self.subscribers[News::Refusals as usize].iter().for_each(|it| it.push_refused(refusal));
     }
 
     /// Wakes everybody who sleeps on a context.

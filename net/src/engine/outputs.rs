@@ -9,7 +9,7 @@ use ropewalk_core::apm::PathEvent;
 use ropewalk_core::{LOOP_LINK, Next, Output, PeerId};
 use ropewalk_rail::{Rail, Report};
 
-use crate::context::Written;
+use crate::context::{LateRefusal, Written};
 use crate::engine::checksums::Checked;
 use crate::engine::rail_events::RailEvents;
 use crate::engine::{Engine, News, PeerEvent, Request};
@@ -140,6 +140,9 @@ impl Engine {
             Output::Raised => self.raised(),
             Output::Written { peer, session, key, bytes, data } => {
                 self.written(Written { peer, key, bytes, data, session });
+            }
+            Output::Refused { peer, operation, fault } => {
+                self.contexts.push_refused(LateRefusal { peer, operation, fault });
             }
             Output::Served { key, what } => self.served(key, what),
             Output::Unexposed { key } => self.unexposed(key),

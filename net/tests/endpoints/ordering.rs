@@ -303,6 +303,44 @@ fn what_is_complete_when_it_has_left_waits_for_nobody() {
     }
 }
 
+/// Puts that are complete when they have left, in one piece and in several, and one with a word: the peer refuses all of them.
+#[test]
+fn a_refusal_of_what_was_complete_is_told_and_names_it() {
+    for (medium, mode) in ALL.iter().flat_map(|medium| MODES.map(|mode| (*medium, mode))) {
+        let mut target = Target::new(medium, mode, None);
+        target.world.nodes[1].endpoint.tell_of_refusals(&target.world.nodes[1].context);
+        let raise = Raise { word: 0, value: 2, to: false };
+        let segment = |offset| RemoteSegment { offset, len: 100 };
+        let outside = REGION as u64 - 99;
+        let list = RemoteLayout::List([segment(0), segment(outside)].into_iter().collect());
+        let notify = Action::Notify { raise, applied: false };
+        target.at(Action::Put, 0, &[1; 8], QUIET, 0);
+        target.at(Action::Put, outside as usize, &[1; 100], QUIET, 1);
+        target.at(Action::Put, outside as usize, &[1; 300_000], QUIET, 2);
+        target.at(notify, outside as usize, &[1; 100], PLAIN, 3);
+        target.post(Action::Put, list, &[1; 200], QUIET, 4);
+        let mut late: Vec<_> = (0..5)
+            .map(|user| target.world.take(1, user))
+            .filter(|ended| ended.outcome.is_ok())
+            .map(|ended| ended.operation)
+            .collect();
+        // Others may have been refused before they had left, or by their rail.
+        assert!(late.len() >= 2, "{medium:?} {mode:?}: the short one and that with a word");
+        // The first one is no error.
+        late.remove(0);
+        let to = target.to;
+        target.world.until("refusals", |world| {
+            let node = &world.nodes[1];
+            while let Some(refusal) = node.endpoint.next_refusal(&node.context) {
+                assert_eq!(refusal.fault, Fault::BadKey, "{medium:?} {mode:?}");
+                late.retain(|operation| *operation != refusal.operation);
+            }
+            late.is_empty() && node.endpoint.has_told(to)
+        });
+        target.settle();
+    }
+}
+
 #[test]
 fn what_has_left_arrives_and_a_fence_waits_for_it() {
     for medium in ALL {

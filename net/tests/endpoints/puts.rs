@@ -87,6 +87,27 @@ fn a_put_of_which_the_last_bytes_lie_outside_has_written_nothing() {
     }
 }
 
+/// Each segment of a list is judged alone, since no frame names the whole list.
+#[test]
+fn a_list_of_which_a_segment_lies_outside_is_refused_and_may_have_written_the_others() {
+    for medium in ALL {
+        for mode in [Mode::Fail, Mode::Resume] {
+            let mut target = Target::new(medium, mode);
+            let before = target.bytes(0, REGION);
+            let segment = |offset| RemoteSegment { offset, len: 100 };
+            let list = [segment(0), segment(REGION as u64 - 99), segment(500)];
+            let layout = RemoteLayout::List(list.into_iter().collect());
+            target.access(Direction::Put, layout, (300, 1), 1);
+            assert_eq!(target.world.take(0, 1).outcome, Err(Fault::BadKey), "{medium:?}");
+            target.world.nodes.iter().for_each(|node| node.endpoint.check());
+            let after = target.bytes(0, REGION);
+            let changes = |range: std::ops::Range<usize>| after[range.clone()] != before[range];
+            let inside = [100..500, 600..REGION - 99, REGION - 99..REGION];
+            assert!(!inside.into_iter().any(changes), "{medium:?}: bytes of no segment changed");
+        }
+    }
+}
+
 #[test]
 fn puts_of_lists_wait_for_numbers_and_all_of_them_arrive() {
     const PUTS: u64 = 6;

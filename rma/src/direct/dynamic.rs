@@ -240,6 +240,8 @@ impl Hub {
             Ok(()) => {}
             // The rank has freed its window: it has nothing attached.
             Err(Fault::BadKey | Fault::NotPermitted) => known.entries = 0,
+            // The rank has too much to do: it is asked again.
+            Err(Fault::Busy) => return self.pushes.push((window, rank)),
             Err(fault) => return self.lose(rank, Loss::Session(fault)),
         }
         let bytes = completed.memory.into_pooled();

@@ -9,10 +9,12 @@ use ropewalk_net::{
     Audience, Completed, Direction, Fault, OperationId, Posted as NetPosted, Raise, Terms,
 };
 
-use super::state::{Gate, Landing, Lane, Lock, Note, Posted, Prepared, Remote, What, Word, Words};
+use super::state::{
+    Gate, Landing, Lane, Lock, Note, Posted, Prepared, Remote, Unsure, What, Word, Words,
+};
 use crate::epochs::LockKind;
 use crate::error::{Error, Loss};
-use crate::messages::hub::{Hub, NOTIFY, refusal};
+use crate::messages::hub::{Hub, refusal};
 use crate::messages::wire::{Reason, Refused};
 use crate::team::mail::REMOTE;
 use crate::ticket::Ticket;
@@ -175,6 +177,7 @@ impl Hub {
         let key = region.unwrap_or(remote.keys[rank as usize]);
         let lane = &mut remote.lanes[rank as usize];
         let terms = lane.terms_of(&what, next);
+        let unsure = terms.quiet.then(|| Unsure::of(window, &note));
         lane.under_way += 1;
         lane.local += u32::from(note.is_local);
         let posted = Posted::Access { window, rank, operation: None, note };
@@ -184,8 +187,12 @@ impl Hub {
         };
         match self.mail.post_remote(rank, key, (what.clone(), terms), memory, id.to_u64() | REMOTE)
         {
-            Ok(NetPosted::Done(completed)) => self.remote_done(completed),
+            Ok(NetPosted::Done(completed)) => {
+                self.remember(rank, completed.operation, unsure);
+                self.remote_done(completed);
+            }
             Ok(NetPosted::Pending(pending)) => {
+                self.remember(rank, pending, unsure);
                 if let Some(Posted::Access { operation, .. }) = self.posted.get_mut(id) {
                     *operation = Some(pending);
                 }
@@ -211,6 +218,28 @@ impl Hub {
         };
         let operations = self.posted.iter().filter_map(|(_, posted)| of_it(posted));
         operations.for_each(|operation| self.mail.endpoint().cancel(operation));
+    }
+
+    /// What is under way to a rank that is lost is told with the loss, one operation for each window.
+    fn note_interrupted(&mut self, lost: u32) {
+        let Hub { posted, remotes, interrupted, .. } = self;
+        for (_, posted) in posted.iter() {
+            let (window, note) = match posted {
+                Posted::Access { window, rank, note, .. }
+                | Posted::LockedPut { window, rank, note, .. }
+                    if *rank == lost =>
+                {
+                    (*window, note)
+                }
+                _ => continue,
+            };
+            interrupted.entry((window, lost)).or_insert(note.interrupted());
+        }
+        for (window, remote) in remotes.iter() {
+            if let Some(reducing) = &remote.lanes[lost as usize].reducing {
+                interrupted.entry((*window, lost)).or_insert(reducing.note.interrupted());
+            }
+        }
     }
 
     /// An access that there is no room for.
@@ -278,7 +307,13 @@ impl Hub {
         }
     }
 
-    fn access_over(&mut self, id: SlotId, outcome: Result<(), Fault>, value: u64, memory: Memory) {
+    pub(super) fn access_over(
+        &mut self,
+        id: SlotId,
+        outcome: Result<(), Fault>,
+        value: u64,
+        memory: Memory,
+    ) {
         match self.posted.remove(id) {
             Some(Posted::Access { window, rank, note, .. }) => {
                 if let Some(remote) = self.remotes.get_mut(&window) {
@@ -350,16 +385,13 @@ impl Hub {
     }
 
     fn access_failed(&mut self, window: u32, rank: u32, note: &Note, fault: Fault) {
-        let reason = match fault {
-            Fault::BadKey | Fault::NotPermitted => Reason::Window,
-            Fault::Invalid => Reason::Operator,
-            _ => {
-                self.lose(rank, Loss::Session(fault));
-                if let (Some(ticket), Some(error)) = (&note.ticket, self.lost(window, rank)) {
-                    ticket.fail(error);
-                }
-                return;
+        let Some(reason) = reason_of(fault) else {
+            self.interrupted.entry((window, rank)).or_insert(note.interrupted());
+            self.lose(rank, Loss::Session(fault));
+            if let (Some(ticket), Some(error)) = (&note.ticket, self.lost(window, rank)) {
+                ticket.fail(error.during(note.interrupted()));
             }
+            return;
         };
         let Note { verb, address, bytes, .. } = *note;
         let refused = Refused { window, reason, verb, address, bytes, window_bytes: 0, fetch: 0 };
@@ -384,13 +416,15 @@ impl Hub {
     /// A rank is lost: what waits for it comes to nothing.
     fn abandon_remotely(&mut self, window: u32, rank: u32) {
         let error = self.lost(window, rank);
-        let Some(remote) = self.remotes.get_mut(&window) else { return };
+        let Hub { remotes, interrupted, .. } = self;
+        let Some(remote) = remotes.get_mut(&window) else { return };
         let lane = &mut remote.lanes[rank as usize];
         let again = std::mem::take(&mut lane.again).into_iter();
         for Prepared { note, .. } in again.chain(std::mem::take(&mut lane.queue)) {
-            let Some(ticket) = note.ticket else { continue };
+            interrupted.entry((window, rank)).or_insert(note.interrupted());
+            let Some(ticket) = &note.ticket else { continue };
             if let Some(error) = &error {
-                ticket.fail(error.clone());
+                ticket.fail(error.clone().during(note.interrupted()));
             }
             ticket.end();
         }
@@ -400,8 +434,10 @@ impl Hub {
     pub fn lose_remotely(&mut self, rank: u32, loss: Loss) {
         let windows: Vec<(u32, bool)> =
             self.remotes.iter().map(|(window, remote)| (*window, remote.at_origin)).collect();
+        self.note_interrupted(rank);
         for (window, has_lock) in windows {
             self.abandon_remotely(window, rank);
+            self.unsure[rank as usize].clear();
             if has_lock && matches!(loss, Loss::Session(_)) {
                 self.give_lock_back(window, self.rank, rank);
             }
@@ -438,6 +474,7 @@ impl Hub {
         let put = put.and_then(|at| Some((at, lane.queue.pop_front()?)));
         let word_from_end = remote.words.reversed(remote.words.of_rank(word, own));
         let raise = Raise { word: word_from_end, value: count, to: true };
+        let unsure = put.as_ref().map(|(_, put)| Unsure::of(window, &put.note));
         let (what, memory, note) = match put {
             Some((at, put)) => {
                 (What::Notify { at, raise, applied: false }, put.memory, Some(put.note))
@@ -451,8 +488,11 @@ impl Hub {
             memory,
             id.to_u64() | REMOTE,
         ) {
-            Ok(NetPosted::Done(completed)) => self.remote_done(completed),
-            Ok(NetPosted::Pending(_)) => {}
+            Ok(NetPosted::Done(completed)) => {
+                self.remember(rank, completed.operation, unsure);
+                self.remote_done(completed);
+            }
+            Ok(NetPosted::Pending(pending)) => self.remember(rank, pending, unsure),
             Err((memory, Fault::Busy)) => {
                 self.posted.remove(id);
                 let lane = &mut self.remote(window).lanes[rank as usize];
@@ -482,21 +522,8 @@ impl Hub {
         match queue.back_mut().and_then(|put| Some((put.short_put()?, put))) {
             Some((at, put)) => put.what = What::Notify { at, raise, applied: true },
             None => {
-                let (memory, landing) = (Memory::empty(), Landing::Nothing);
-                let (verb, is_local, ticket) = (NOTIFY, false, None);
-                let (address, bytes, value, again) = (0, 0, 0, None);
-                let note = Note {
-                    landing,
-                    is_local,
-                    ticket,
-                    verb,
-                    address,
-                    bytes,
-                    value,
-                    again,
-                    _round: round,
-                };
-                queue.push_back(Prepared { what: alone, memory, note });
+                let memory = Memory::empty();
+                queue.push_back(Prepared { what: alone, memory, note: Note::of_word(round) });
             }
         }
         self.push_remotely(window, rank);
@@ -639,6 +666,17 @@ impl Hub {
             Err(fault) => self.access_over(id, Err(fault), 0, Memory::empty()),
         }
         true
+    }
+}
+
+/// Why a rank refused an operation that failed by this; `None` where the rank is lost.
+pub(super) fn reason_of(fault: Fault) -> Option<Reason> {
+    match fault {
+        Fault::BadKey | Fault::NotPermitted => Some(Reason::Window),
+        Fault::Invalid => Some(Reason::Operator),
+        // A buffer, or another thing that comes back.
+        Fault::Busy => Some(Reason::Room),
+        _ => None,
     }
 }
 

@@ -16,6 +16,8 @@ use ropewalk_net::{Atomic, Direction, Fault, OperationId, Raise};
 
 use super::directory::{Directory, Known};
 use crate::epochs::LockKind;
+use crate::error::Interrupted;
+use crate::messages::verbs::{NOTIFY, verb};
 use crate::operation::Destination;
 use crate::ticket::Ticket;
 use crate::types::Datatype;
@@ -372,6 +374,45 @@ pub(crate) struct Note {
     pub again: Option<Box<Again>>,
     /// Held until it is over.
     pub _round: Arc<Round>,
+}
+
+impl Note {
+    /// The operation, where a loss has ended it.
+    pub fn interrupted(&self) -> Interrupted {
+        Interrupted { verb: verb(self.verb), at: self.address, bytes: self.bytes }
+    }
+
+    /// Of a word that is told.
+    pub fn of_word(round: Arc<Round>) -> Note {
+        Note {
+            landing: Landing::Nothing,
+            is_local: false,
+            ticket: None,
+            verb: NOTIFY,
+            address: 0,
+            bytes: 0,
+            value: 0,
+            again: None,
+            _round: round,
+        }
+    }
+}
+
+/// A put that its target may still refuse, and what a refusal says of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unsure {
+    pub window: u32,
+    pub verb: u8,
+    pub address: i64,
+    pub bytes: u64,
+    pub operation: Option<OperationId>,
+}
+
+impl Unsure {
+    pub fn of(window: u32, note: &Note) -> Unsure {
+        let Note { verb, address, bytes, .. } = *note;
+        Unsure { window, verb, address, bytes, operation: None }
+    }
 }
 
 /// The operations between two flushes of a target, which hold it.

@@ -3,8 +3,9 @@
 use ropewalk_base::memory::{BufferTable, Change, Element, Job, Memory, Places, Slice, Update};
 use ropewalk_net::Fault;
 
-use super::hub::{ACCUMULATE, GET, GET_ACCUMULATE, Hub, PUT, SWAP};
+use super::hub::Hub;
 use super::state::{Act, Moving, Operand, Work};
+use super::verbs::{ACCUMULATE, GET, GET_ACCUMULATE, PUT, SWAP};
 use super::wire::{Data, Item, Reason, Refused, Wanted};
 use crate::epochs::LockKind;
 use crate::error::Loss;

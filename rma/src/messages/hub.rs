@@ -15,9 +15,11 @@ use ropewalk_net::Fault;
 use super::locks::Locks;
 use super::queue::{Apart, Gate, Parcel, Queue};
 use super::state::{Domain, Fetch, Held, Inbound, Moving, Origin, WindowState};
+use super::verbs::verb;
 use super::wire::{ITEM_BYTES_MAX, Item, Reason, Refused};
-use crate::direct::state::{Posted, Remote};
-use crate::error::{Error, Loss, Refusal, WindowName};
+use crate::claims::Claim;
+use crate::direct::state::{Posted, Remote, Unsure};
+use crate::error::{Error, Interrupted, Loss, Refusal, WindowName};
 use crate::team::mail::{Event, Kind, MESSAGE_BYTES, Mail};
 
 /// Data of operations are cut into parts of so many bytes where they cannot go from memory to memory.
@@ -44,6 +46,10 @@ pub(crate) struct Hub {
     /// Of windows by remote access: what they have beside.
     pub remotes: BTreeMap<u32, Remote>,
     pub posted: Slots<Posted>,
+    /// By rank: puts that were complete before it had taken them, and that it may still refuse.
+    pub unsure: Vec<VecDeque<Unsure>>,
+    /// By window and rank that is lost: an operation that this has ended, until a synchronisation tells of it.
+    pub interrupted: BTreeMap<(u32, u32), Interrupted>,
     /// Windows and ranks whose accumulates somebody else has locked.
     pub refused_locks: Vec<(u32, u32)>,
     /// Locks that have to be given back: window, rank, and who has it. There was no room for that.
@@ -81,6 +87,8 @@ impl Hub {
             windows: BTreeMap::new(),
             remotes: BTreeMap::new(),
             posted: Slots::with_limit(MEMORIES_MAX),
+            unsure: vec![VecDeque::new(); many],
+            interrupted: BTreeMap::new(),
             refused_locks: Vec::new(),
             returns: Vec::new(),
             pushes: Vec::new(),
@@ -108,7 +116,7 @@ impl Hub {
     pub fn open(
         &mut self,
         name: WindowName,
-        cells: &Cells,
+        (cells, claim): (&Cells, Claim),
         range: std::ops::Range<usize>,
         (eager_bytes, counters): (u64, u32),
         is_dynamic: bool,
@@ -119,6 +127,7 @@ impl Hub {
         let size = self.size as usize;
         let state = WindowState {
             cells: cells.clone(),
+            _claim: claim,
             base: range.start,
             bytes,
             memory,
@@ -141,6 +150,8 @@ impl Hub {
     /// Forgets a window. What comes for it later is refused.
     pub fn shut(&mut self, window: u32) {
         self.remotes.remove(&window);
+        self.interrupted.retain(|(of, _), _| *of != window);
+        self.unsure.iter_mut().for_each(|puts| puts.retain(|put| put.window != window));
         if let Some(state) = self.windows.remove(&window) {
             self.table.remove(state.memory);
         }
@@ -340,6 +351,7 @@ impl Hub {
     /// # Errors
     /// [`Error::Refused`], if something was.
     pub fn settle(&mut self, window: u32) -> Result<(), Error> {
+        self.hear_refusals();
         let state = self.window(window);
         let Some((rank, refusal)) = state.refusals.pop_front() else { return Ok(()) };
         let further = state.refused - 1;
@@ -362,7 +374,7 @@ impl Hub {
     /// A loss in a call of a window, or of the team.
     pub fn loss(&self, window: Option<u32>, rank: u32, loss: Loss) -> Error {
         match window.and_then(|window| self.windows.get(&window)) {
-            Some(state) => Error::Lost { window: state.name.clone(), rank, loss },
+            Some(state) => Error::Lost { window: state.name.clone(), rank, loss, operation: None },
             None => Error::TeamLost { rank, loss },
         }
     }
@@ -437,18 +449,9 @@ impl Refused {
     }
 }
 
-/// Numbers of operations in refusals, and the words for them.
-pub(crate) const PUT: u8 = 0;
-pub(crate) const GET: u8 = 1;
-pub(crate) const ACCUMULATE: u8 = 2;
-pub(crate) const GET_ACCUMULATE: u8 = 3;
-pub(crate) const SWAP: u8 = 4;
-pub(crate) const NOTIFY: u8 = 5;
-const VERBS: [&str; 6] =
-    ["put", "get", "accumulate", "get_accumulate", "compare_and_swap", "notice"];
-
+/// What an operation was refused for, as users are told.
 pub(crate) fn refusal(refused: &Refused) -> Refusal {
-    let verb = VERBS.get(usize::from(refused.verb)).copied().unwrap_or("call");
+    let verb = verb(refused.verb);
     match refused.reason {
         Reason::Bounds => {
             let Refused { address: at, bytes, window_bytes, .. } = *refused;
@@ -461,5 +464,6 @@ pub(crate) fn refusal(refused: &Refused) -> Refusal {
         Reason::Type => Refusal::Type { verb },
         Reason::Operator => Refusal::Operator { verb },
         Reason::OwnerDied => Refusal::OwnerDied,
+        Reason::Room => Refusal::Room { verb },
     }
 }

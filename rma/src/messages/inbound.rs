@@ -15,10 +15,11 @@ use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::slots::SlotId;
 use ropewalk_net::Fault;
 
-use super::hub::{ACCUMULATE, GET, GET_ACCUMULATE, Hub, PART_BYTES, PUT, SWAP, TEAM};
+use super::hub::{Hub, PART_BYTES, TEAM};
 use super::queue::Gate;
 use super::state::Used;
 use super::state::{Act, Held, Moving, Operand, Work};
+use super::verbs::{ACCUMULATE, GET, GET_ACCUMULATE, PUT, SWAP};
 use super::wire::{Data, ITEM_BYTES_MAX, Item, Malformed, Place, Reader, Reason, Refused, Wanted};
 use crate::error::Loss;
 use crate::team::mail::{Kind, MESSAGE_BYTES};

@@ -10,6 +10,7 @@ use ropewalk_base::slots::SlotId;
 use super::locks::Locks;
 use super::queue::Queue;
 use super::wire::{TYPES, Wanted};
+use crate::claims::Claim;
 use crate::epochs::LockKind;
 use crate::error::{Refusal, WindowName};
 use crate::ticket::Ticket;
@@ -69,6 +70,8 @@ pub(crate) type Used = Option<(u32, BufferId)>;
 pub(crate) struct WindowState {
     pub name: WindowName,
     pub cells: Cells,
+    /// As long as others may reach the memory.
+    pub _claim: Claim,
     pub base: usize,
     pub bytes: u64,
     pub memory: BufferId,

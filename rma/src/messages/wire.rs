@@ -66,6 +66,8 @@ pub(crate) enum Reason {
     OwnerDied = 5,
     /// Its addresses do not lie in one region that is attached.
     Unattached = 6,
+    /// The target has no room for its result. Never sent: results of the yardstick wait for room.
+    Room = 7,
 }
 
 /// A refusal as it is sent.

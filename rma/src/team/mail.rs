@@ -15,8 +15,8 @@ use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::{
-    Access, Action, Channel, Completed, Context, Endpoint, Fault, Level, OperationId, Oversize,
-    PeerId, Posted, Terms,
+    Access, Action, Channel, Completed, Context, Endpoint, Fault, LateRefusal, Level, OperationId,
+    Oversize, PeerId, Posted, Terms,
 };
 
 use crate::direct::state::What;
@@ -390,6 +390,16 @@ impl Mail {
         let peer = self.peer(rank);
         let access = Access { action, peer, key, remote, local: Slice::NONE, terms };
         self.endpoint.post_one_sided(&self.context, access, memory, user)
+    }
+
+    /// The next operation that its target refused after it was complete here.
+    pub fn next_refusal(&self) -> Option<LateRefusal> {
+        self.endpoint.next_refusal(&self.context)
+    }
+
+    /// Whether a rank has told of all operations that it may refuse later.
+    pub fn has_told(&self, rank: u32) -> bool {
+        self.endpoint.has_told(self.peer(rank))
     }
 
     /// Asks for the lock of a rank's region.

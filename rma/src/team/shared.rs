@@ -41,6 +41,7 @@ impl Shared {
         let context = endpoint.context(false).map_err(|_| Error::Room("a context"))?;
         // Windows by remote access wait for words that others write.
         endpoint.tell_of_raises(&context);
+        endpoint.tell_of_refusals(&context);
         let (rank, size) = (group.rank(), group.size());
         let peers = (0..size).map(|rank| group.peer(rank)).collect();
         let mail = Mail::open(endpoint, &context, rank, peers, tag);

@@ -59,7 +59,7 @@ static NUMBER: AtomicU64 = AtomicU64::new(0);
 fn endpoint(setup: Setup) -> Endpoint {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("rma{}-{number}", std::process::id());
-    let address = if setup.scheme == "tcp" { "127.0.0.1:0" } else { &name };
+    let address = if setup.scheme == "shm" { name.as_str() } else { "127.0.0.1:0" };
     let rail = modules::open(setup.scheme, &Listen::At { address, exactly: true });
     let rail = rail.expect("this host has it");
     Endpoint::open(EndpointConfig::new(ClusterId(9)), vec![rail]).expect("it opens")

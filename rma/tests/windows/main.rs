@@ -27,6 +27,9 @@ const SHM: Setup = Setup { scheme: "shm", ..TCP };
 const DIRECT_TCP: Setup = Setup { implementation: Implementation::Direct, ..TCP };
 const ORIGIN_TCP: Setup = Setup { implementation: Implementation::DirectAccumulateAtOrigin, ..TCP };
 const DIRECT_SHM: Setup = Setup { scheme: "shm", map_memory: false, ..DIRECT_TCP };
+const ORIGIN_SHM: Setup = Setup { scheme: "shm", map_memory: false, ..ORIGIN_TCP };
+const UDP: Setup = Setup { scheme: "udp", ..TCP };
+const DIRECT_UDP: Setup = Setup { scheme: "udp", ..DIRECT_TCP };
 /// Loads and stores of each other's memory.
 const MAPPED: Setup = Setup { map_memory: true, ..DIRECT_SHM };
 
@@ -40,6 +43,9 @@ macro_rules! scenarios {
         scenarios! { @all direct_over_shm DIRECT_SHM: $($module: $($scenario),*;)* }
         scenarios! { @all mapped_over_shm MAPPED: $($module: $($scenario),*;)* }
         scenarios! { @all at_origin_over_tcp ORIGIN_TCP: $($module: $($scenario),*;)* }
+        scenarios! { @all at_origin_over_shm ORIGIN_SHM: $($module: $($scenario),*;)* }
+        scenarios! { @all messages_over_udp UDP: $($module: $($scenario),*;)* }
+        scenarios! { @all direct_over_udp DIRECT_UDP: $($module: $($scenario),*;)* }
     };
     (@all $name:ident $setup:ident: $($module:ident: $($scenario:ident),*;)*) => {
         mod $name {

@@ -11,7 +11,7 @@ use ropewalk_wire::frame::{
 
 use super::taken::Ended;
 use super::{Issued, NUMBERS_MAX};
-use crate::api::{OperationId, PeerId};
+use crate::api::{OperationId, Output, PeerId};
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
 
@@ -193,10 +193,25 @@ impl Core {
                     self.note_value(issue.operation, body.value);
                     self.piece_applied(issue.operation, issue.bytes);
                 }
-                Err(_) => self.access_ended(issue.operation, outcome),
+                Err(fault) => self.refusal_came(id, issue.operation, fault),
             }
         }
         self.arrive_applied(id, body.applied.get())
+    }
+
+    /// The peer refused an operation. Its user may have been told already that it is complete.
+    #[cold]
+    fn refusal_came(&mut self, peer: PeerId, operation: OperationId, fault: Fault) {
+        if self.operations.get(operation).is_none_or(|it| it.ending.is_some()) {
+            self.outputs.push(Output::Refused { peer, operation, fault });
+        }
+        self.access_ended(operation, Err(fault));
+    }
+
+    /// Whether a peer has told of all operations of ours that have numbers: none of them is refused later.
+    pub fn has_told(&self, id: PeerId) -> bool {
+        let session = self.peers.session(self.resolve(id));
+        session.and_then(|it| it.one_sided.as_ref()).is_none_or(|it| it.issued.is_settled())
     }
 
     /// The peer gives operations up: nothing of them lands any more. False: it names some that there cannot be.

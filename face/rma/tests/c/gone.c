@@ -76,32 +76,56 @@ static void operate(rw_win win, int to, rw_aint at, int is_gone)
     OK(rw_win_unlock_all(win));
 }
 
+/* Puts of an epoch that a start began, to memory that is gone. Returns what its complete says. */
+static int epoch_of_puts(rw_win win, rw_aint at, int puts, int count, rw_type type)
+{
+    const int other = 1 - rank;
+    int code = RW_SUCCESS, sent = type == pieces ? PIECES : count;
+    if (rank == 1) {
+        OK(rw_win_post(1, &other, 0, win));
+        OK(rw_win_wait(win));
+        return code;
+    }
+    OK(rw_win_start(1, &other, 0, win));
+    while (puts-- > 0)
+        OK(rw_put(data, sent, RW_INT64, 1, at, count, type, win));
+    return rw_win_complete(win);
+}
+
+/* A complete asks nothing back. What was refused comes then, or with the next synchronisation that waits for the target: in any
+ * case, and not later. */
+static void late(rw_win win, rw_aint base, rw_aint at, int puts, int count, rw_type type)
+{
+    const int64_t one = 1;
+    int code = epoch_of_puts(win, at, puts, count, type);
+    if (rank == 1)
+        return;
+    if (code != RW_SUCCESS)
+        ends(code, "the complete of an epoch of puts", 1, 1);
+    for (int later = 0; later < 2; ++later) {
+        int was_told = code != RW_SUCCESS;
+        OK(rw_win_lock(RW_LOCK_SHARED, 1, 0, win));
+        OK(rw_put(&one, 1, RW_INT64, 1, base, 1, RW_INT64, win));
+        code = rw_win_unlock(1, win);
+        /* Of several that were refused, some may be told by the complete. */
+        if (later || !was_told || code != RW_SUCCESS)
+            ends(code, "the unlock behind an epoch of puts", 1, !later);
+    }
+}
+
 /* Puts and gets in epochs of other kinds: whoever began them is told at their end, and the other one goes on. */
 static void epochs(rw_win win, rw_aint base, rw_aint at)
 {
-    const int other = 1 - rank;
-    int code;
     OK(rw_win_fence(RW_MODE_NOPRECEDE, win));
     if (rank == 0)
         OK(rw_put(data, 100, RW_INT64, 1, at, 100, RW_INT64, win));
     ends(rw_win_fence(RW_MODE_NOSUCCEED, win), "a put and a fence", 1, rank == 0);
-    if (rank == 0) {
-        OK(rw_win_start(1, &other, 0, win));
-        OK(rw_put(data, 1, RW_INT64, 1, at, 1, RW_INT64, win));
-        code = rw_win_complete(win);
-        CHECK(code == RW_SUCCESS || code == RW_ERR_RMA_RANGE);
-    } else {
-        OK(rw_win_post(1, &other, 0, win));
-        OK(rw_win_wait(win));
-    }
-    /* A complete asks nothing back: what was refused may come with the next synchronisation. */
-    if (rank == 0) {
-        int64_t seen;
-        OK(rw_win_lock(RW_LOCK_SHARED, 1, 0, win));
-        OK(rw_get(&seen, 1, RW_INT64, 1, base, 1, RW_INT64, win));
-        code = rw_win_unlock(1, win);
-        CHECK(code == RW_SUCCESS || code == RW_ERR_RMA_RANGE);
-    }
+    /* One short put, which goes with the end of its epoch; several, which go together; a long one; one with gaps. */
+    late(win, base, at, 1, 1, RW_INT64);
+    late(win, base, at, 3, 1, RW_INT64);
+    late(win, base, at, 1, NUMBERS, RW_INT64);
+    late(win, base, at, 1, 1, pieces);
+    late(win, base, at, 2, NUMBERS / 2, RW_INT64);
 }
 
 static char *map(how way, int *file)
@@ -131,7 +155,7 @@ static void take_away(how way, char *memory, int file)
 static void goes(how way, int is_dynamic)
 {
     char info[100], *memory = NULL;
-    int file = -1;
+    int code, file = -1;
     rw_aint base = 0;
     rw_win win, table;
     const int64_t seven = 7;
@@ -186,9 +210,12 @@ static void goes(how way, int is_dynamic)
     OK(rw_put(&seven, 1, RW_INT64, 1 - rank, 0, 1, RW_INT64, table));
     OK(rw_win_fence(RW_MODE_NOSUCCEED, table));
     CHECK(*shown == 7);
+    /* Nobody waits for the target any more: the end of the window tells. */
+    code = epoch_of_puts(win, base + HALF, 1, 1, RW_INT64);
+    OK(rw_barrier());
     if (is_dynamic && rank == 1)
         OK(rw_win_detach(win, memory));
-    OK(rw_win_free(&win));
+    ends(rw_win_free(&win), "the free", 1, rank == 0 && code == RW_SUCCESS);
     if (rank == 1)
         CHECK(munmap(memory, 2 * HALF) == 0 && (way != CUT || close(file) == 0));
     OK(rw_win_free(&table));

@@ -157,6 +157,9 @@ static void twice(void)
     OK(rw_win_lock_all(0, one));
     OK(rw_win_fence(0, two));
     OK(rw_accumulate(&number, 1, RW_INT64, right, 1, 1, RW_INT64, RW_SUM, one));
+    /* Each window has a lock word of its own there, and MPI promises nothing for accumulates through both at a time. */
+    if (strstr(info, "direct_accumulate_at_origin") != NULL)
+        OK(rw_win_flush(right, one));
     OK(rw_accumulate(&number, 1, RW_INT64, right, 1, 1, RW_INT64, RW_SUM, two));
     OK(rw_win_flush(right, one));
     OK(rw_win_fence(RW_MODE_NOSUCCEED, two));

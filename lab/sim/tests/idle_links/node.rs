@@ -292,7 +292,10 @@ impl Node {
 
     fn act(&mut self) {
         match self.core.take_output() {
-            Output::Raised | Output::Written { .. } | Output::Served { .. } => {
+            Output::Raised
+            | Output::Written { .. }
+            | Output::Served { .. }
+            | Output::Refused { .. } => {
                 unreachable!("nobody uses exposed memory")
             }
             Output::Greet { .. } | Output::Seal { .. } => unreachable!("nobody has keys"),
