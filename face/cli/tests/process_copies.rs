@@ -202,7 +202,9 @@ fn the_cluster_goes_on_without_a_server_that_a_person_gave_up() {
     site.reads_back("double");
     site.await_copies();
     assert!(site.run(&["check", "--read"]).well().contains("no problem"));
-    assert!(site.servers.said().contains("an administrator orders: data server 1 is lost for good"));
+    assert!(
+        site.servers.said().contains("an administrator orders: data server 1 is lost for good")
+    );
 }
 
 #[test]

@@ -90,6 +90,15 @@ fn a_dump_of_a_running_server_becomes_a_store_and_the_former_server_is_refused()
     let listed = site.run(&["ls", ":/"]).well();
     assert!(listed.contains("made9") && !listed.contains("made10"), "{listed}");
     site.run(&["cp", "tree/large", ":/new"]).well();
+    // Data servers know that these metadata are restored ones: they free nothing by them unless somebody says so, once.
+    let refused = site.run(&["server", "clean", "1"]).badly();
+    assert!(refused.contains("restored from a dump"), "{refused}");
+    let counted = site.run(&["server", "clean", "1", "--dry-run"]).badly();
+    assert!(counted.contains("restored from a dump"), "{counted}");
+    let said = site.run(&["server", "clean", "1", "--after-restore"]).well();
+    assert!(said.contains("freed 0 B of 0 objects"), "{said}");
+    site.run(&["server", "clean", "1"]).well();
+    site.compare();
 
     // The former server comes back, and data servers have met a newer term.
     site.servers.meta = None;

@@ -42,8 +42,10 @@ pub(crate) struct Wanted {
 
 /// The place of an object.
 enum Standing {
-    /// This server is in its group, or it has no bytes.
+    /// This server is in its group, or nothing was ever written.
     Stays,
+    /// It was given up before.
+    Empty,
     /// Nobody looks for it here.
     Left,
     /// Nobody knows the group.
@@ -64,6 +66,10 @@ impl Inner {
         let freed = self.store.free_given_up(&given_up).await;
         freed.map_err(|error| self.failed("give up", &error))?;
         let is_end = looked?;
+        if !is_end && cleaned.seen == 0 {
+            // Else it would look like the end.
+            return Err(Failure::Status(Status::Unavailable));
+        }
         if is_end {
             cleaned.after = None;
             if wanted.remove && wanted.restored {
@@ -96,8 +102,8 @@ impl Inner {
             }
             Some(Err(errno)) => return Err(errno.into()),
         }
+        self.note_map().await.map_err(|_| Errno::EIO)?;
         if wanted.remove {
-            self.note_map().await.map_err(|_| Errno::EIO)?;
             self.room().await?;
         }
         if self.map_note.noted().leap != 0 && !wanted.restored {
@@ -160,6 +166,13 @@ impl Inner {
     ) -> Result<(), Failure> {
         match self.standing(info) {
             Standing::Stays => return Ok(()),
+            Standing::Empty => {
+                // Its room may not be free yet.
+                if wanted.remove {
+                    given_up.push(info.object);
+                }
+                return Ok(());
+            }
             Standing::Unclear => {
                 cleaned.unclear += 1;
                 return Ok(());
@@ -177,14 +190,14 @@ impl Inner {
     }
 
     fn standing(&self, info: &ObjectInfo) -> Standing {
-        if info.bytes == 0 {
+        if info.end == 0 {
             return Standing::Stays;
         }
         match info.group.get().map(Group::from_number) {
-            Some(group) if group.band().is_some() => {
-                let is_in = self.groups.borrow().is_in(group);
-                if is_in { Standing::Stays } else { Standing::Left }
-            }
+            Some(group) if self.groups.borrow().is_in(group) => Standing::Stays,
+            Some(group) if group.band().is_some() && info.bytes == 0 => Standing::Empty,
+            Some(group) if group.band().is_some() => Standing::Left,
+            _ if info.bytes == 0 => Standing::Stays,
             _ => Standing::Unclear,
         }
     }

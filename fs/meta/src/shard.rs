@@ -756,7 +756,8 @@ fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
 fn frees(request: &MetaRequest<'_>) -> bool {
     matches!(
         request,
-        MetaRequest::Unlink { .. }
+        MetaRequest::MayClean { .. }
+            | MetaRequest::Unlink { .. }
             | MetaRequest::RemoveDirectory { .. }
             | MetaRequest::Rename { .. }
             | MetaRequest::SetAttributes { .. }

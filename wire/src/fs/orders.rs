@@ -22,9 +22,9 @@ pub enum ServerOrder {
     /// Each server sends at most so much for moves; 0: as much as it can.
     Rate { mib_per_second: u32 },
     // Version 11.
-    /// The disk of a server is gone for good, and nobody brings another one: its groups go on without it. `abandon`: also those of
-    /// which nobody else has anything, with nothing in them.
-    Lost { server: u32, abandon: bool },
+    /// The disk of a server is gone for good, and nobody brings another one: its groups go on without it, where somebody else has
+    /// something of them.
+    Lost { server: u32 },
 }
 
 /// A server that is to leave.

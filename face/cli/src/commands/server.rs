@@ -86,22 +86,15 @@ copy is there are named.")]
     /// Goes on without a data server whose disk is gone for good.
     #[command(after_help = "Example: ropewalk server lost 3
 
-Give the order only if the disk is gone: the cluster forgets what it had. It is refused while the \
-server runs, and for 30 seconds after it was heard last. Groups that have another member in step \
-lose nothing. In a group whose only member in step was this server, the member that left last \
-takes its place, with the bytes that it had then: 'fsync' of files that were written since fails, \
+Give the order only if the disk is gone, and the server is stopped or cut off: the cluster forgets \
+what it had. It is refused while the server is heard, and for 30 seconds after that. Groups that have another member in step \
+lose nothing. In a group whose only member in step was this server, the member that left last, \
+of those that are heard, takes its place, with the bytes that it had then: 'fsync' of files that were written since fails, \
 and programs may read older bytes. Groups of which nobody else has anything are kept, in case \
-the disk turns up, if files have bytes there: these are named. With --abandon they begin anew on \
-other servers, and reading the lost bytes is an error for good.
+the disk turns up; files that have bytes there are named.
 
 If you have a new disk for the same server, start it with --replace instead.")]
-    Lost {
-        #[command(flatten)]
-        one: One,
-        /// Give the files up of which nobody else has the bytes.
-        #[arg(long)]
-        abandon: bool,
-    },
+    Lost(One),
     /// Spreads groups evenly over all data servers, by the size of their disks.
     #[command(after_help = "Example: ropewalk server rebalance --wait
 
@@ -218,8 +211,8 @@ pub fn run(command: &ServerCommand) -> anyhow::Result<()> {
             asking.run(async |_, operator| remove(operator, *number).await)?;
             say!("data server {number} does not belong to the cluster any more")
         }
-        C::Lost { one: One { number, asking }, abandon } => {
-            asking.run(async |_, operator| lost(operator, *number, *abandon).await)
+        C::Lost(One { number, asking }) => {
+            asking.run(async |_, operator| lost(operator, *number).await)
         }
         C::Rebalance { asking, waiting } => asking.move_groups(ServerOrder::Rebalance, waiting),
         C::Clean { one: One { number, asking }, dry_run, after_restore, json } => {
@@ -289,27 +282,15 @@ fn refusal(error: OperatorError) -> anyhow::Error {
 }
 
 /// Has groups go on without a server, and names the files of which nobody else has the bytes.
-async fn lost(operator: &Operator, number: u32, abandon: bool) -> anyhow::Result<()> {
-    let give = async |abandon| match operator
-        .order(ServerOrder::Lost { server: number, abandon })
-        .await
-    {
+async fn lost(operator: &Operator, number: u32) -> anyhow::Result<()> {
+    match operator.order(ServerOrder::Lost { server: number }).await {
         Err(OperatorError::Refused { errno: Errno::ETXTBSY, .. }) => bail!(
             "data server {number} was heard less than 30 seconds ago, or the metadata server was just \
-             started: stop the server, and wait"
+             started: stop the data server, and wait"
         ),
-        done => done.map(drop).map_err(refusal),
-    };
-    give(abandon).await?;
-    let left = async || -> anyhow::Result<ServerShare> {
-        Ok(operator.shares().await?.get(&number).copied().unwrap_or_default())
-    };
-    let mut share = left().await?;
-    // Groups in which no file has a byte are nobody's loss.
-    if share.groups() > 0 && operator.last_copies(number, 1).await?.1 == 0 {
-        give(true).await?;
-        share = left().await?;
+        done => done.map(drop).map_err(refusal)?,
     }
+    let share = operator.shares().await?.get(&number).copied().unwrap_or_default();
     if share.groups() == 0 {
         return say!(
             "all groups go on without data server {number}: 'ropewalk server status' shows them, and \
@@ -317,7 +298,9 @@ async fn lost(operator: &Operator, number: u32, abandon: bool) -> anyhow::Result
         );
     }
     say!(
-        "{}\nReading these files fails until the disk turns up. To give them up, add --abandon",
+        "groups with another member go on without it. {}\nThese groups wait for the disk. To give up \
+         what they had, start data server {number} with an empty directory and --replace; it can be \
+         drained and removed then",
         last_copies(operator, number, share).await?
     )
 }
@@ -388,6 +371,10 @@ async fn clean(operator: &Operator, number: u32, how: Cleaning) -> anyhow::Resul
                 "the metadata were restored from a dump since data server {number} has data: groups that \
                  came to it after the dump was made would count as given away. If no group moved since \
                  the dump was made, give the command again with --after-restore"
+            ),
+            OperatorError::Refused { errno: Errno::EBUSY, .. } => anyhow!(
+                "some group lacks a copy, or a server is silent: the bytes may be wanted yet. 'ropewalk \
+                 server status' shows them"
             ),
             error => refusal(error),
         }

@@ -62,12 +62,13 @@ impl<R: Rows> Operation<'_, R> {
             let key = keys::key(Table::Member, &[u64::from(beat.server)]);
             self.batch.put(key, encode_row(MEMBER_VERSION, &beat.store));
             self.batch.remove(keys::key(Table::Member, &[u64::from(beat.server), 0]));
+            // Sessions that ended before show tokens that count, and it has never heard of their ends. Before the map changes: what
+            // fails after that would leave the map without its rows.
+            let inherited = self.shard.inherit_fences(beat.server, &mut self.batch);
+            inherited.map_err(|_| Errno::EIO)?;
             self.shard.pools.set_member(beat.server, beat.store);
             let rows = self.shard.pools.replace_store(beat.server);
             self.change_map(rows);
-            // Sessions that ended before show tokens that count, and it has never heard of their ends.
-            let inherited = self.shard.inherit_fences(beat.server, &mut self.batch);
-            inherited.map_err(|_| Errno::EIO)?;
             if new {
                 self.add_band(beat.server);
             }
@@ -141,9 +142,8 @@ impl<R: Rows> Operation<'_, R> {
         if let ServerOrder::Remove { server } = order {
             self.forget_server(server)?;
         }
-        if let ServerOrder::Lost { server, abandon } = order {
-            let lost = self.shard.pools.lose_server(server, abandon, self.now.time);
-            let rows = lost.map_err(errno)?;
+        if let ServerOrder::Lost { server } = order {
+            let rows = self.shard.pools.lose_server(server, self.now.time).map_err(errno)?;
             self.change_map(rows);
         }
         if order != ServerOrder::Show {

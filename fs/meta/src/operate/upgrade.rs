@@ -55,10 +55,11 @@ impl<R: Rows> Operation<'_, R> {
         if self.shard.is_full() {
             return Err(Errno::ENOSPC.into());
         }
+        // Before the map changes: what fails after that would leave the map without its rows.
+        let (key, row) = opening::newest_superblock(self.shard.rows())?;
         let Some(rows) = self.shard.pools.lift(BATCH_BYTES_MAX) else {
             return Err(Errno::E2BIG.into());
         };
-        let (key, row) = opening::newest_superblock(self.shard.rows())?;
         self.batch.put(key, row);
         // Never 0: that is no step.
         let step = self.shard.random.next_u64() | 1;

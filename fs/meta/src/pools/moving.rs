@@ -134,12 +134,11 @@ impl Pools {
     }
 
     /// A person gave a server up, store and all. Where it is the last member of a group, the newcomer that left last, of those that
-    /// are heard, comes nearest to what was acknowledged. Without one the group stays as it is, or with `abandon` begins on another
-    /// server, with nothing. Returns the rows that say so.
+    /// are heard, comes nearest to what was acknowledged; without one the group stays as it is. Nobody begins such a group anew: it may
+    /// have bytes of it from long ago. Returns the rows that say so.
     pub fn lose_server(
         &mut self,
         server: u32,
-        abandon: bool,
         now: Time,
     ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Refusal> {
         if self.member(server).is_none() {
@@ -155,26 +154,9 @@ impl Pools {
         }
         let heard: BTreeSet<u32> =
             self.members.keys().copied().filter(|it| self.is_heard(*it, now)).collect();
-        let has_room = |it: &u32| {
-            let known = self.server(*it);
-            *it != server && !self.is_leaving(*it) && known.is_some_and(super::Server::has_room)
-        };
-        let heirs: Vec<u32> = heard.iter().copied().filter(has_room).collect();
-        if abandon && heirs.is_empty() {
-            return Err(Refusal::NobodyElse);
-        }
         let Some(mut banded) = self.banded.take() else { return Err(Refusal::FirstFormat) };
         let bands = banded.bands_with(server);
-        let rows = banded.change_in(&bands, |number, group| {
-            let others = group_without(server, group, &heard);
-            // One after the other, so that none gets all of them.
-            let anew = || {
-                let heir = heirs.get(number.number() as usize % heirs.len().max(1))?;
-                let (servers, losses) = (vec![*heir], group.losses + 1);
-                Some(Membership { losses, ..Membership::new(group.since, servers) })
-            };
-            others.or_else(|| (abandon && group.servers == [server]).then(anew).flatten())
-        });
+        let rows = banded.change_in(&bands, |_, group| group_without(server, group, &heard));
         self.banded = Some(banded);
         Ok(rows)
     }

@@ -121,7 +121,7 @@ impl MetaServer {
             ServerOrder::Pause { paused: true } => "begin no further moves".to_owned(),
             ServerOrder::Pause { paused: false } => "go on with moves".to_owned(),
             ServerOrder::Rate { mib_per_second } => format!("move {mib_per_second} MiB/s at most"),
-            ServerOrder::Lost { server, .. } => format!("data server {server} is lost for good"),
+            ServerOrder::Lost { server } => format!("data server {server} is lost for good"),
         };
         self.lines.say(&format!("an administrator orders: {words}"));
     }

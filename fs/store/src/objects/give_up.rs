@@ -10,8 +10,8 @@ use super::{Inner, ObjectError, ObjectId, ObjectStore, State, WriteEpoch};
 
 /// Blocks of one record.
 const RECORD_BLOCKS: usize = 256;
-/// Records of one batch.
-const RECORDS_MAX: usize = 64;
+/// Blocks of one batch, which fits a segment also where each of them has a record of its own.
+const BATCH_BLOCKS: usize = 512;
 
 impl ObjectStore {
     /// Every written block of an object is lost from now on. [`ObjectStore::free_given_up`] makes that durable, and frees the room.
@@ -25,7 +25,7 @@ impl ObjectStore {
             return Ok(0);
         }
         let blocks = self.inner.kept_blocks(state, object);
-        for some in blocks.chunks(RECORD_BLOCKS * RECORDS_MAX) {
+        for some in blocks.chunks(BATCH_BLOCKS) {
             self.inner.lose_blocks(state, object, some)?;
         }
         let due = self.inner.checkpoint_due(state, 1);
@@ -87,7 +87,12 @@ impl Inner {
         let mut change = 0;
         for block in blocks {
             change += known.set_entry(*block, UNKNOWN);
+            // Nobody has to make them durable any more.
             known.suspects.remove(*block);
+            known.unsynced.remove(*block);
+            if let Some(syncing) = &mut known.syncing {
+                syncing.remove(*block);
+            }
             if known.overlay.remove(block).is_some() {
                 state.overlay_blocks -= 1;
             }

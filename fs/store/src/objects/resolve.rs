@@ -72,7 +72,7 @@ pub(super) fn resolve<'a>(
         match event {
             Event::Image(content) => return Resolved::Restore(content),
             Event::Hole | Event::Write { new: 0, .. } => return Resolved::Hole,
-            Event::Lost => return Resolved::Damaged,
+            Event::Lost | Event::Write { new: UNKNOWN, .. } => return Resolved::Damaged,
             Event::Write { new, .. } if *new == found => return Resolved::InPlace(*new),
             Event::Write { position, batch, .. } => {
                 let under_way = *batch == crash.last_batch;
@@ -130,6 +130,19 @@ mod tests {
         // The file still has the bytes from before the image.
         assert_eq!(resolve(&patched(), POWER, 0, || 5), Resolved::Restore(&[1; 4096]));
         assert_eq!(resolve(&[write(5, 6, 1), Event::Hole], POWER, 0, || 0), Resolved::Hole);
+    }
+
+    #[test]
+    fn a_block_that_was_given_up_has_no_earlier_state() {
+        for first in [write(5, UNKNOWN, 10), write(0, UNKNOWN, 10)] {
+            let events = [first, write(UNKNOWN, 6, 30)];
+            for crash in [POWER, PROCESS] {
+                assert_eq!(resolve(&events, crash, 0, || 6), Resolved::InPlace(6));
+                for found in [5, 9] {
+                    assert_eq!(resolve(&events, crash, 0, || found), Resolved::Damaged);
+                }
+            }
+        }
     }
 
     #[test]

@@ -180,12 +180,21 @@ fn metadata_of_before_a_move_find_an_error_and_no_zeros_where_bytes_were_freed()
     cluster.await_start(&mut simulation);
     simulation.run_for(Duration::from_secs(30));
     // Each block has its bytes, from the other member, or is an error.
-    cluster.run(&mut simulation, 1, |client| async move {
-        let Ok(file) = open(&client, b"f", READ).await else { return };
-        if let Ok(bytes) = read_all(&client, &file).await {
-            assert_same(&bytes, &pattern(1, BYTES));
+    let whole = cluster.run(&mut simulation, 1, |client| async move {
+        let file = open(&client, b"f", READ).await.expect("the metadata are there");
+        let (expected, mut whole) = (pattern(1, BYTES), 0);
+        for (number, part) in expected.chunks(64 << 10).enumerate() {
+            match read(&client, &file, (number * (64 << 10)) as u64, part.len()).await {
+                Ok(bytes) => {
+                    assert_same(&bytes, part);
+                    whole += 1;
+                }
+                Err(errno) => assert_eq!(errno, Errno::EIO),
+            }
         }
+        whole
     });
+    assert!(whole * 2 > BYTES / (64 << 10), "{whole} parts: the other members have theirs");
 }
 
 #[test]

@@ -299,10 +299,7 @@ fn a_lost_object_of_the_last_member_is_an_error_until_somebody_gives_the_server_
         let number = last as u32 + 1;
         site.cluster.run(&mut site.simulation, 0, move |client| async move {
             let operator = client.operator(Duration::from_secs(5)).expect("an address");
-            operator
-                .order(ServerOrder::Lost { server: number, abandon: false })
-                .await
-                .expect("given up");
+            operator.order(ServerOrder::Lost { server: number }).await.expect("given up");
         });
         site.simulation.run_for(Duration::from_secs(20));
         site.reads_well();

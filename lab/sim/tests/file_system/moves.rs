@@ -236,7 +236,7 @@ fn a_member_that_is_gone_for_long_is_replaced() {
 fn groups_go_on_without_a_server_that_a_person_gave_up() {
     let (mut simulation, cluster) = cluster(71, 3, 2);
     let lost = |simulation: &mut Simulation, server| {
-        order(simulation, &cluster, ServerOrder::Lost { server, abandon: false }).map(drop)
+        order(simulation, &cluster, ServerOrder::Lost { server }).map(drop)
     };
     assert_eq!(lost(&mut simulation, 7), Err(Errno::ENOENT));
     assert_eq!(lost(&mut simulation, 1), Err(Errno::ETXTBSY), "it lives");
@@ -259,9 +259,6 @@ fn groups_go_on_without_a_server_that_a_person_gave_up() {
     assert_eq!(lost(&mut simulation, 3), Ok(()));
     // Its groups of one copy nobody else has.
     assert_eq!(loads(&cluster, 3)[2], 64);
-    let abandon = ServerOrder::Lost { server: 3, abandon: true };
-    order(&mut simulation, &cluster, abandon).expect("given up");
-    assert_eq!(loads(&cluster, 3)[2], 0);
     simulation.run_for(Duration::from_secs(10));
     // All was at another member, too, so nothing is missing.
     cluster.run(&mut simulation, 1, |client| check_file(client, 1));
@@ -298,8 +295,7 @@ fn what_was_acknowledged_by_a_server_alone_that_is_given_up_is_told_by_the_next_
     cluster.kill(&mut simulation, "data1", Kill::Power);
     cluster.restart(&mut simulation, "data2");
     simulation.run_for(Duration::from_secs(40));
-    order(&mut simulation, &cluster, ServerOrder::Lost { server: 1, abandon: false })
-        .expect("given up");
+    order(&mut simulation, &cluster, ServerOrder::Lost { server: 1 }).expect("given up");
     assert!(simulation.run_until(Duration::from_secs(120), |_| synced.borrow().is_some()));
     let synced = synced.borrow_mut().take().expect("it ended");
     assert_eq!(synced.expect_err("bytes are lost"), Errno::EIO);

@@ -165,22 +165,19 @@ fn a_server_that_is_given_up_leaves_its_groups_where_somebody_else_has_something
         beat(&mut pools, server, 1, 900, now);
     }
     beat(&mut pools, 10, 1, 900, seconds(80));
-    assert_eq!(pools.lose_server(10, false, now).err(), Some(Refusal::Lives));
-    assert_eq!(pools.lose_server(40, false, now).err(), Some(Refusal::Unknown));
+    assert_eq!(pools.lose_server(10, now).err(), Some(Refusal::Lives));
+    assert_eq!(pools.lose_server(40, now).err(), Some(Refusal::Unknown));
     let now = seconds(111);
     // The one that left last, but it is silent: then the one before.
     beat(&mut pools, 20, 1, 900, now);
-    assert!(!pools.lose_server(10, false, now).expect("given up").is_empty());
+    assert!(!pools.lose_server(10, now).expect("given up").is_empty());
     let left = |at: usize| left_of(&pools, groups[at]);
     assert_eq!(left(0), (vec![20], vec![30], 0));
     assert_eq!(left(1), (vec![20], vec![30], 1));
     assert_eq!(left(2), (vec![10], vec![20], 0), "a taker has parts only");
     assert_eq!(left(3), (vec![20], vec![], 0));
-    assert!(pools.is_needed(10));
-    assert!(!pools.lose_server(10, true, now).expect("given up").is_empty());
     let band = pools.map().band(0).expect("it is there");
-    assert!(band.is_valid() && !pools.is_needed(10));
-    assert_eq!(left_of(&pools, groups[2]), (vec![20], vec![], 1), "with nothing");
+    assert!(band.is_valid() && pools.is_needed(10));
 }
 
 fn left_of(pools: &Pools, group: Group) -> (Vec<u32>, Vec<u32>, u32) {
