@@ -15,8 +15,8 @@ use ropewalk_base::task::{Notify, Semaphore};
 use ropewalk_base::world::World;
 use ropewalk_wire::fs::term::Term;
 
-use crate::membership::NAME;
-
+/// The file with the history that this server joined, and its newest term: `membership.rs` writes them in front.
+pub(crate) const NAME: &str = "joined";
 const MAGIC: &[u8; 8] = b"RWMAPNOT";
 /// Magic, history, epoch, term, leap, and the checksum of all.
 pub(crate) const BYTES: usize = 44;

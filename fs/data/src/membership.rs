@@ -39,15 +39,13 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
 use crate::config::{DataConfig, DataError};
-use crate::map_note::Noted;
+use crate::map_note::{NAME, Noted};
 
 /// A heartbeat without an answer is given up after this long: its figures are old by then.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Room for the answer about one server.
 const ONE_SERVER_BYTES: u32 = 4096;
-/// The file with the history and its newest term.
-pub(crate) const NAME: &str = "joined";
 const NEW_NAME: &str = "joined.new";
 const MAGIC: &[u8; 8] = b"RWJOINED";
 pub(crate) const BYTES: usize = 36;
@@ -81,9 +79,10 @@ pub enum Refusal {
     OlderStore { path: String, server: ServerId },
     #[error(
         "the metadata server runs on an older copy of its directory than the one that {path} \
-         knows: restore the newer one. If that is lost, remove {path}/joined of each data server, \
-         and copy the readable files to another file system; write nothing, since new files would \
-         mix with data of files that the older copy does not know"
+         knows: restore the newer one. If that is lost, make a dump of the older one by 'ropewalk \
+         meta dump DIRECTORY FILE', and a new store of it by 'ropewalk meta restore FILE \
+         DIRECTORY': data servers take that one, since it passes over all numbers that were given \
+         out. Files that were changed since may have lost data: 'ropewalk check' lists them"
     )]
     OlderMetadata { path: String },
     #[error(

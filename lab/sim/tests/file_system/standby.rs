@@ -9,6 +9,7 @@ use std::time::Duration;
 use ropewalk_client::{Caller, Client};
 use ropewalk_election::record;
 use ropewalk_sim::cluster::{METAS, PairConfig};
+use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_wire::fs::meta::ROOT;
 use ropewalk_wire::fs::standby::NodeRole;
@@ -339,4 +340,108 @@ fn a_server_takes_nothing_back_for_one_whose_term_is_over() {
         let names = cluster.run(&mut simulation, 0, async |client: Client| list(&client).await);
         assert_eq!(names.len() as u64, made.get(), "each one is there once, after {delay} ms");
     }
+}
+
+/// Kills the standby, does something to its disk, and starts it again.
+fn with_disk_of_standby(
+    simulation: &mut Simulation,
+    cluster: &Cluster,
+    change: impl FnOnce(&VirtualDisk),
+) -> usize {
+    let second = 1 - cluster.active().expect("one serves");
+    cluster.kill(simulation, METAS[second], Kill::Process(Duration::ZERO));
+    change(cluster.member_disk(second));
+    cluster.restart(simulation, METAS[second]);
+    second
+}
+
+async fn make(client: Client, names: std::ops::Range<u32>) {
+    for number in names {
+        let name = format!("n{number}");
+        client.make_directories(&Caller::root(), name.as_bytes(), 0o755).await.expect("made");
+    }
+}
+
+/// Whether somebody makes a directory within some time.
+fn is_served(simulation: &mut Simulation, cluster: &Cluster, within: Duration) -> bool {
+    let made = cluster.spawn(simulation, 0, |client| async move {
+        client.make_directories(&Caller::root(), b"served", 0o755).await.is_ok()
+    });
+    simulation.run_until(within, |_| made.borrow().is_some());
+    let made = made.borrow().unwrap_or(false);
+    made
+}
+
+#[test]
+fn a_store_of_another_file_system_does_not_become_a_standby() {
+    let foreign = {
+        let (_, other) = start(41);
+        other.member_disk(1 - other.active().expect("one serves")).copy()
+    };
+    let (mut simulation, cluster) = start(42);
+    cluster.run(&mut simulation, 0, |client| make(client, 0..20));
+    let second = with_disk_of_standby(&mut simulation, &cluster, |disk| disk.restore(&foreign));
+    simulation.run_for(20 * SECOND);
+    assert!(!has_standby(&cluster), "{:?}", cluster.logged());
+    let told = "are of another file system than those of the active server";
+    assert!(cluster.logged().iter().any(|line| line.contains(told)), "{:?}", cluster.logged());
+    // It does not serve what it has when the right one is gone.
+    cluster.kill(&mut simulation, METAS[1 - second], Kill::Process(Duration::ZERO));
+    assert!(!is_served(&mut simulation, &cluster, 10 * SECOND), "{:?}", cluster.logged());
+    cluster.restart(&mut simulation, METAS[1 - second]);
+    assert!(simulation.run_until(20 * SECOND, |_| cluster.active() == Some(1 - second)));
+    let names = cluster.run(&mut simulation, 0, async |client: Client| list(&client).await);
+    assert!(names.len() >= 20, "{names:?}");
+}
+
+/// Of a standby's journal a middle record is damaged: it does not take over with a hole.
+#[test]
+fn a_standby_with_a_hole_does_not_take_over_with_it() {
+    for seed in 43..49 {
+        let (mut simulation, cluster) = start(seed);
+        cluster.run(&mut simulation, 0, |client| make(client, 0..400));
+        let mut spoiled = None;
+        let second = with_disk_of_standby(&mut simulation, &cluster, |disk| {
+            let mut parts: Vec<_> = disk.files();
+            parts.retain(|path| path.to_string_lossy().contains("/journal/"));
+            parts.retain(|path| disk.bytes(path).is_some_and(|bytes| bytes.len() > 8192));
+            parts.sort();
+            let path = &parts[seed as usize % parts.len()];
+            let bytes = disk.bytes(path).expect("it is there");
+            let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) as u64;
+            disk.flip_bit(path, used / 2, 3);
+            spoiled = Some((path.clone(), used));
+        });
+        simulation.run_for(30 * SECOND);
+        let copied = has_standby(&cluster);
+        println!("seed {seed}: {spoiled:?}, follows again: {copied}");
+        cluster.kill(&mut simulation, METAS[1 - second], Kill::Process(Duration::ZERO));
+        let served = is_served(&mut simulation, &cluster, 15 * SECOND);
+        assert_eq!(served, copied, "seed {seed}: {:?}", cluster.logged());
+        if served {
+            let names = cluster.run(&mut simulation, 0, async |client: Client| list(&client).await);
+            assert_eq!(names.len(), 401, "seed {seed}");
+        }
+    }
+}
+
+/// A server whose disk is an older copy, from before the other one took over, is not elected without that one.
+#[test]
+fn a_server_with_rows_of_an_older_term_does_not_serve_without_the_newer_ones() {
+    let (mut simulation, cluster) = start(50);
+    cluster.run(&mut simulation, 0, |client| make(client, 0..10));
+    let first = cluster.active().expect("one serves");
+    let older = cluster.member_disk(first).copy();
+    cluster.kill(&mut simulation, METAS[first], Kill::Process(Duration::ZERO));
+    assert!(simulation.run_until(20 * SECOND, |_| cluster.active() == Some(1 - first)));
+    cluster.run(&mut simulation, 0, |client| make(client, 10..30));
+    cluster.kill(&mut simulation, METAS[1 - first], Kill::Process(Duration::ZERO));
+    cluster.member_disk(first).restore(&older);
+    cluster.restart(&mut simulation, METAS[first]);
+    assert!(!is_served(&mut simulation, &cluster, 15 * SECOND), "{:?}", cluster.logged());
+    cluster.restart(&mut simulation, METAS[1 - first]);
+    assert!(simulation.run_until(30 * SECOND, |_| has_standby(&cluster)), "{:?}", cluster.logged());
+    assert_eq!(cluster.active(), Some(1 - first));
+    let names = cluster.run(&mut simulation, 0, async |client: Client| list(&client).await);
+    assert!(names.len() >= 30, "{names:?}");
 }

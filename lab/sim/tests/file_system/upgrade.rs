@@ -1,10 +1,14 @@
 //! A file system of the first format is brought forward while its clients work, and while anybody dies.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::programs::*;
+use ropewalk_base::disk::Disk;
 use ropewalk_client::Client;
 use ropewalk_client::operator::upgrade::Format;
+use ropewalk_sim::cluster::META;
+use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::orders::ServerOrder;
@@ -169,4 +173,76 @@ fn a_server_that_is_not_heard_stands_in_the_way() {
     assert_eq!(able, [(1, false), (2, true), (3, true)]);
     cluster.restart(&mut simulation, "data1");
     finish(&mut simulation, &cluster);
+}
+
+/// An upgrade is cut at the calls to a disk in turn, by losses of power and by deaths: of the metadata server, and of a data
+/// server that tells its objects their groups.
+#[test]
+fn an_upgrade_may_be_cut_at_each_call_to_a_disk() {
+    for (name, step) in [(META, 1), ("data1", 3)] {
+        let mut cuts = 0;
+        for number in (1..100).step_by(step) {
+            let (mut simulation, cluster) = cluster(200);
+            let disk = if name == META { cluster.meta_disk() } else { cluster.data_disk(0) };
+            disk.halt_after(number);
+            let order = cluster.spawn(&simulation, 1, |client| async move {
+                let operator = client.operator(PATIENCE).expect("an address");
+                operator.upgrade().await.is_ok()
+            });
+            simulation.run_for(Duration::from_millis(if name == META { 300 } else { 2500 }));
+            let is_cut = disk.is_halted();
+            let is_over = order.borrow().is_some();
+            let power = number / step as u64 % 2 == 0;
+            let kill = if power { Kill::Power } else { Kill::Process(Duration::ZERO) };
+            cluster.kill(&mut simulation, name, kill);
+            drop(order);
+            cluster.restart(&mut simulation, name);
+            cluster.await_start(&mut simulation);
+            cuts += u32::from(is_cut);
+            // In whichever format it is, the files are there.
+            cluster.run(&mut simulation, 0, |client| check_files(client, 0));
+            let now = finish(&mut simulation, &cluster);
+            assert_eq!(now.format, 2, "call {number} of {name}");
+            assert!(groups(&cluster).iter().all(is_told), "call {number} of {name}");
+            cluster.run(&mut simulation, 0, |client| check_files(client, 0));
+            if !is_cut && is_over {
+                break;
+            }
+        }
+        println!("{name} was cut {cuts} times");
+        assert!(cuts >= 2, "{cuts} cuts");
+    }
+}
+
+/// Disks without room stop an upgrade, and nothing is lost; with room it goes on.
+#[test]
+fn an_upgrade_on_full_disks_waits_for_room() {
+    let (mut simulation, cluster) = cluster(201);
+    let capacity = |disk: &VirtualDisk, path: &str| {
+        let space = disk.space(Path::new(path)).expect("space");
+        let former = space.total;
+        disk.set_capacity(space.total - space.available);
+        former
+    };
+    let meta = capacity(cluster.meta_disk(), "/meta");
+    simulation.run_for(Duration::from_secs(3));
+    ask(&mut simulation, &cluster, true);
+    simulation.run_for(Duration::from_secs(5));
+    cluster.run(&mut simulation, 0, |client| check_files(client, 0));
+    cluster.meta_disk().set_capacity(meta);
+    simulation.run_for(Duration::from_secs(3));
+    let data: Vec<u64> =
+        (0..SERVERS as usize).map(|server| capacity(cluster.data_disk(server), "/data")).collect();
+    for _ in 0..10 {
+        ask(&mut simulation, &cluster, true);
+        simulation.run_for(Duration::from_secs(1));
+    }
+    cluster.run(&mut simulation, 0, |client| check_files(client, 0));
+    for (server, capacity) in data.into_iter().enumerate() {
+        cluster.data_disk(server).set_capacity(capacity);
+    }
+    let now = finish(&mut simulation, &cluster);
+    assert_eq!(now.format, 2);
+    assert!(groups(&cluster).iter().all(is_told));
+    cluster.run(&mut simulation, 1, |client| check_files(client, 0));
 }
