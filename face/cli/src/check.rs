@@ -67,8 +67,10 @@ Findings, and what to do:
               the object belongs to.
   misplaced   The object is on a data server on which no client looks for it:
               its group moved to another server, and these bytes were left:
-              'ropewalk server clean' frees them. If nothing has moved, the
-              directories of data servers were swapped: swap them back.
+              'ropewalk server clean' frees them. Clean only if nothing is
+              reported as absent, damaged, corrupt or newer. If no group has
+              moved, the directories of data servers were swapped: swap them
+              back.
   absent      The object is missing; reading its bytes fails with EIO. Bring the
               disk of this server back, or restore the file from a backup.
   damaged     The disk has another object's file in place of this object. Bring

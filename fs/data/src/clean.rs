@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use ropewalk_base::level::Level;
 use ropewalk_base::task::yield_now;
 use ropewalk_store::objects::{ObjectError, ObjectId, ObjectInfo};
 use ropewalk_wire::fs::data::{Cleaned, DataReply};
@@ -66,6 +67,7 @@ impl Inner {
         let freed = self.store.free_given_up(&given_up).await;
         freed.map_err(|error| self.failed("give up", &error))?;
         let is_end = looked?;
+        self.tell_cleaned(wanted, after.is_none(), is_end, &cleaned);
         if !is_end && cleaned.seen == 0 {
             // Else it would look like the end.
             return Err(Failure::Status(Status::Unavailable));
@@ -78,6 +80,27 @@ impl Inner {
             }
         }
         Ok(DataReply::Cleaned(cleaned))
+    }
+
+    /// Tells the log when bytes begin to go, and what has gone at the end.
+    fn tell_cleaned(&self, wanted: Wanted, is_begin: bool, is_end: bool, some: &Cleaned) {
+        if !wanted.remove {
+            return;
+        }
+        let note = Level::Note.mark();
+        if is_begin {
+            self.freed.set((0, 0));
+            let how = if wanted.restored { ", also after a restore of the metadata" } else { "" };
+            self.lines.say(&format!(
+                "{note}an administrator has the bytes of groups freed that this server gave away{how}"
+            ));
+        }
+        let (objects, bytes) = self.freed.get();
+        let (objects, bytes) = (objects + some.objects, bytes + some.bytes);
+        self.freed.set((objects, bytes));
+        if is_end {
+            self.lines.say(&format!("{note}freed {bytes} bytes of {objects} objects"));
+        }
     }
 
     /// Whether this server and the metadata server know by the same map that nothing is missing. Returns its epoch.

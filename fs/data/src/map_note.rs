@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * a note names a map that was known here, so the metadata server had it durably;
-//! * nobody waits for the note but who throws bytes away by the map's word. A note that lags behind says less, and nothing wrong.
+//! * only a cleaning waits for the note. A late note names an older map, and is never wrong.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -22,7 +22,7 @@ const MAGIC: &[u8; 8] = b"RWMAPNOT";
 pub(crate) const BYTES: usize = 44;
 /// The offsets of the two copies, each in a sector of its own, behind those of the history.
 const PLACES: [u64; 2] = [1024, 1536];
-/// A restore passes over more terms than this at a time, and nothing else does.
+/// Only a restore passes over so many terms at a time.
 const LEAP: u32 = 1 << 15;
 /// The pause between two notes.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -133,8 +133,9 @@ impl MapNote {
                 if !self.told.replace(true) {
                     let path = self.directory.join(NAME);
                     say(&format!(
-                        "cannot note the map in {}: {error}; this server serves all the same, and tries \
-                         again",
+                        "cannot note the map in {}: {error}; this server serves, and tries again. Free or \
+                         repair the disk: until then 'ropewalk server clean' fails, and an older copy of the \
+                         metadata may not be known as one after a restart",
                         path.display()
                     ));
                 }

@@ -79,10 +79,10 @@ pub enum Refusal {
     OlderStore { path: String, server: ServerId },
     #[error(
         "the metadata server runs on an older copy of its directory than the one that {path} \
-         knows: restore the newer one. If that is lost, make a dump of the older one by 'ropewalk \
-         meta dump DIRECTORY FILE', and a new store of it by 'ropewalk meta restore FILE \
-         DIRECTORY': data servers take that one, since it passes over all numbers that were given \
-         out. Files that were changed since may have lost data: 'ropewalk check' lists them"
+         knows: restore the newer one. If that is lost, stop the metadata server, and make a new \
+         store of the older copy by 'ropewalk meta dump OLD FILE' and 'ropewalk meta restore FILE \
+         NEW' (NEW is an empty directory): data servers take that one. Files that were changed \
+         since may have lost data: 'ropewalk check' lists them"
     )]
     OlderMetadata { path: String },
     #[error(

@@ -87,6 +87,8 @@ pub(crate) struct Inner {
     pub map_wanted: Notify,
     pub telling: Progress,
     pub map_note: MapNote,
+    /// Objects and bytes that the cleaning under way has freed.
+    pub freed: Cell<(u64, u64)>,
     pub vouching: RefCell<Vouching>,
     /// Knows the newest term of the metadata server, where there is one.
     pub herald: Option<Rc<Herald>>,
@@ -184,6 +186,7 @@ impl DataServer {
             map_wanted: Notify::new(),
             telling: Progress::new(&config.directory),
             map_note: MapNote::new(&config.directory, life.map),
+            freed: Cell::default(),
             vouching: RefCell::new(Vouching::new(joined.is_some(), config.defect)),
             herald: joined.as_ref().map(|(herald, _)| herald.clone()),
             scratch: RefCell::default(),

@@ -27,7 +27,7 @@ const FIRST_VERSION: u8 = 1;
 const TERMS_MAX: usize = 48;
 /// Terms that a restore passes over.
 const RESTORE_STEP: u64 = 1 << 16;
-/// Nothing else passes over so many.
+/// Only a restore passes over so many at a time.
 pub(crate) const RESTORED_TERMS: u32 = 1 << 15;
 
 /// The row of a term.

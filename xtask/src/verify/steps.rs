@@ -69,6 +69,11 @@ const SANITIZED: &[&str] = &[
     "ropewalk-rma-face",
 ];
 
+/// Slabs and pools live as long as the process: the step looks for use after free and for accesses out of bounds. Tests ask for
+/// more memory than there is, and handle faults of memory themselves.
+const ASAN_OPTIONS: &str =
+    "detect_leaks=0:allocator_may_return_null=1:handle_segv=0:handle_sigbus=0";
+
 /// The test that runs suites of others.
 const SUITES: &str = "mount_suites";
 
@@ -336,8 +341,7 @@ fn sanitizers(workspace: &Workspace) -> Vec<Action> {
         .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
         // Programs in C against the library, too: `face/rma/tests/common/mod.rs`.
         .env("ROPEWALK_C_SANITIZER", "address")
-        // Slabs and pools live as long as the process; the step looks for use after free and out-of-bounds accesses.
-        .env("ASAN_OPTIONS", "detect_leaks=0");
+        .env("ASAN_OPTIONS", ASAN_OPTIONS);
     vec![Action::Run(run)]
 }
 

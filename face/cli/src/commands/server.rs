@@ -84,17 +84,27 @@ Drain the server, and stop it before. It is refused while the server has groups.
 copy is there are named.")]
     Remove(One),
     /// Goes on without a data server whose disk is gone for good.
-    #[command(after_help = "Example: ropewalk server lost 3
+    #[command(after_help = "Examples:
+  ropewalk server lost 3 --dry-run     names the files of which only server 3 has all bytes
+  ropewalk server lost 3               gives it up
 
 Give the order only if the disk is gone, and the server is stopped or cut off: the cluster forgets \
-what it had. It is refused while the server is heard, and for 30 seconds after that. Groups that have another member in step \
-lose nothing. In a group whose only member in step was this server, the member that left last, \
-of those that are heard, takes its place, with the bytes that it had then: 'fsync' of files that were written since fails, \
-and programs may read older bytes. Groups of which nobody else has anything are kept, in case \
-the disk turns up; files that have bytes there are named.
+what it had. It is refused while the server is heard, and for 30 seconds after that.
+
+Groups that have another member in step lose nothing. In a group whose only member in step was \
+this server, the member that left last, of those that are heard, takes its place, with the bytes \
+that it had then: 'fsync' of files that were written since fails, and programs may read older \
+bytes. Start all servers that ever had copies before. Groups of which no other server has \
+anything wait for the disk; 'ropewalk server clean' waits with them.
 
 If you have a new disk for the same server, start it with --replace instead.")]
-    Lost(One),
+    Lost {
+        #[command(flatten)]
+        one: One,
+        /// Only name the files.
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Spreads groups evenly over all data servers, by the size of their disks.
     #[command(after_help = "Example: ropewalk server rebalance --wait
 
@@ -122,7 +132,7 @@ than the moves. Ctrl-C stops at any moment; the command then goes on when it is 
         /// Only count.
         #[arg(long)]
         dry_run: bool,
-        /// Also if the metadata were restored from a dump since the server has data: groups that moved to \
+        /// Also if the metadata were restored from a dump since the server has data: groups that moved to
         /// this server after the dump was made count as given away, and their newest bytes are lost.
         #[arg(long)]
         after_restore: bool,
@@ -211,8 +221,8 @@ pub fn run(command: &ServerCommand) -> anyhow::Result<()> {
             asking.run(async |_, operator| remove(operator, *number).await)?;
             say!("data server {number} does not belong to the cluster any more")
         }
-        C::Lost(One { number, asking }) => {
-            asking.run(async |_, operator| lost(operator, *number).await)
+        C::Lost { one: One { number, asking }, dry_run } => {
+            asking.run(async |_, operator| lost(operator, *number, *dry_run).await)
         }
         C::Rebalance { asking, waiting } => asking.move_groups(ServerOrder::Rebalance, waiting),
         C::Clean { one: One { number, asking }, dry_run, after_restore, json } => {
@@ -281,8 +291,20 @@ fn refusal(error: OperatorError) -> anyhow::Error {
     }
 }
 
-/// Has groups go on without a server, and names the files of which nobody else has the bytes.
-async fn lost(operator: &Operator, number: u32) -> anyhow::Result<()> {
+/// Has groups go on without a server. Names the files that lose something by that, or wait for it.
+async fn lost(operator: &Operator, number: u32, dry: bool) -> anyhow::Result<()> {
+    let share = async || -> anyhow::Result<ServerShare> {
+        Ok(operator.shares().await?.get(&number).copied().unwrap_or_default())
+    };
+    let (before, at_risk) = (share().await?, last_copies(operator, number).await?);
+    if dry {
+        return say!(
+            "data server {number} has {} groups, of {} of which it is the only member in step; {}",
+            before.groups(),
+            before.alone,
+            files_in_words("have bytes only there", &at_risk)
+        );
+    }
     match operator.order(ServerOrder::Lost { server: number }).await {
         Err(OperatorError::Refused { errno: Errno::ETXTBSY, .. }) => bail!(
             "data server {number} was heard less than 30 seconds ago, or the metadata server was just \
@@ -290,44 +312,47 @@ async fn lost(operator: &Operator, number: u32) -> anyhow::Result<()> {
         ),
         done => done.map(drop).map_err(refusal)?,
     }
-    let share = operator.shares().await?.get(&number).copied().unwrap_or_default();
-    if share.groups() == 0 {
+    let after = share().await?;
+    let older = before.alone.saturating_sub(after.alone);
+    if older > 0 {
+        say!(
+            "{older} groups went back to an older copy on other servers; {}",
+            files_in_words("have bytes there, or in groups that wait", &at_risk)
+        )?;
+    }
+    if after.groups() == 0 {
         return say!(
             "all groups go on without data server {number}: 'ropewalk server status' shows them, and \
              'ropewalk server remove {number}' makes the cluster forget it"
         );
     }
+    let waiting = last_copies(operator, number).await?;
     say!(
-        "groups with another member go on without it. {}\nThese groups wait for the disk. To give up \
-         what they had, start data server {number} with an empty directory and --replace; it can be \
-         drained and removed then",
-        last_copies(operator, number, share).await?
+        "{} groups wait for data server {number}, since no other server that is heard has anything of them; \
+         {}\nIf another server that once had copies is stopped, start it, and repeat this command. If none is \
+         left, start data server {number} with an empty directory and --replace: that gives the bytes up, and \
+         the server can be drained and removed then",
+        after.groups(),
+        files_in_words("have bytes only there", &waiting)
     )
 }
 
-/// The groups that a server has, and files whose only copy is there, in words.
-async fn last_copies(
-    operator: &Operator,
-    number: u32,
-    share: ServerShare,
-) -> anyhow::Result<String> {
-    let mut words = format!("data server {number} has {} groups", share.groups());
-    if share.alone == 0 {
-        return Ok(words);
-    }
+/// Files of which a server has bytes that no other one has in step: some of their paths, and how many there are.
+async fn last_copies(operator: &Operator, number: u32) -> anyhow::Result<(Vec<Vec<u8>>, u64)> {
     let named = operator.last_copies(number, NAMED).await;
-    let (paths, count) = named.context("the files whose only copy is there are unknown")?;
-    words.push_str(&format!(
-        ", of {} of which there is no other copy; {count} files have bytes only there",
-        share.alone
-    ));
-    for path in &paths {
+    named.context("the files whose only copy is there are unknown")
+}
+
+/// Some files by name, and how many there are.
+fn files_in_words(have: &str, (paths, count): &(Vec<Vec<u8>>, u64)) -> String {
+    let mut words = format!("{count} files {have}");
+    for path in paths {
         words.push_str(&format!("\n  /{}", path.escape_ascii()));
     }
-    if count > paths.len() as u64 {
+    if *count > paths.len() as u64 {
         words.push_str(&format!("\n  and {} more", count - paths.len() as u64));
     }
-    Ok(words)
+    words
 }
 
 /// Has a server forgotten. Where that is refused, files whose only copy is there are named.
@@ -337,9 +362,14 @@ async fn remove(operator: &Operator, number: u32) -> anyhow::Result<()> {
         done => return done.map(drop).map_err(refusal),
     }
     let share = operator.shares().await?.get(&number).copied().unwrap_or_default();
-    let mut words = last_copies(operator, number, share).await?;
+    let mut words = format!("data server {number} has {} groups", share.groups());
     if share.alone > 0 {
-        words.push('\n');
+        let named = last_copies(operator, number).await?;
+        words.push_str(&format!(
+            ", of {} of which there is no other copy; {}\n",
+            share.alone,
+            files_in_words("have bytes only there", &named)
+        ));
     }
     bail!("{words}: move them by 'ropewalk server drain {number} --wait' first")
 }
@@ -373,25 +403,27 @@ async fn clean(operator: &Operator, number: u32, how: Cleaning) -> anyhow::Resul
                  the dump was made, give the command again with --after-restore"
             ),
             OperatorError::Refused { errno: Errno::EBUSY, .. } => anyhow!(
-                "some group lacks a copy, or a server is silent: the bytes may be wanted yet. 'ropewalk \
-                 server status' shows them"
+                "some group lacks a copy, or one of its servers is silent, so the bytes may be wanted yet: \
+                 'ropewalk status' says what to do. A server that was given up by 'lost' counts as long as \
+                 groups wait for it"
             ),
+            OperatorError::Silent { .. } => {
+                anyhow!("{error}, or does not know the newest map yet: try again in a minute")
+            }
             error => refusal(error),
         }
     })?;
     if how.json {
         return print_json(&json!({
             "server": number, "seen": seen, "objects": objects, "bytes": freed,
-            "unclear": unclear, "freed": !how.dry,
+            "unknown_group": unclear, "dry_run": how.dry,
         }));
     }
     let verb = if how.dry { "would free" } else { "freed" };
-    say!("data server {number} {verb} {} of {objects} objects, of {seen}", bytes(freed))?;
+    say!("data server {number} {verb} {} in {objects} of {seen} objects", bytes(freed))?;
     match unclear {
         0 => Ok(()),
-        some => say!(
-            "{some} objects stay, whose group nobody knows: 'ropewalk check' says whose they are"
-        ),
+        some => say!("{some} objects of unknown groups stay: 'ropewalk check' says whose they are"),
     }
 }
 

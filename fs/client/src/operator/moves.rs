@@ -1,16 +1,22 @@
 //! Groups of data servers, for those who have servers drained, replaced or removed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ropewalk_wire::fs::data::{Cleaned, DataReply, DataRequest};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
 use ropewalk_wire::fs::orders::{Moves, Orders, ServerOrder};
+use ropewalk_wire::fs::value::Errno;
 
 use super::judge::layout;
 use super::{Operator, OperatorError};
 
 /// Bytes of a page of inodes.
 const PAGE_BYTES: u32 = 64 * 1024;
+
+/// How often a server is asked again, and after which pause, that cannot be cleaned since another one was not heard.
+const TIMES_BUSY: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The groups of a data server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,7 +76,7 @@ impl Operator {
     ) -> Result<Cleaned, OperatorError> {
         self.learn_map().await?;
         let map = self.map.borrow().epoch;
-        let mut all = Cleaned::default();
+        let (mut all, mut patience) = (Cleaned::default(), TIMES_BUSY);
         loop {
             let request = DataRequest::Clean { map, after: all.after, remove, restored };
             let read = |reply: DataReply<'_>, _| match reply {
@@ -78,7 +84,16 @@ impl Operator {
                 _ => None,
             };
             let Cleaned { seen, objects, bytes, unclear, after } =
-                self.ask_data(server, &request, read).await?;
+                match self.ask_data(server, &request, read).await {
+                    // One heartbeat that comes late is no reason to stop.
+                    Err(OperatorError::Refused { errno: Errno::EBUSY, .. }) if patience > 0 => {
+                        patience -= 1;
+                        self.world.sleep(PAUSE).await;
+                        continue;
+                    }
+                    answer => answer?,
+                };
+            patience = TIMES_BUSY;
             all.seen += seen;
             all.objects += objects;
             all.bytes += bytes;

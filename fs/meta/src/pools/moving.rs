@@ -43,6 +43,9 @@ pub enum Refusal {
     Lives,
 }
 
+/// Rows that say what has changed: keys and values.
+type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Groups of files of one number of copies, and a server.
 type Share = (u8, u32);
 
@@ -136,11 +139,7 @@ impl Pools {
     /// A person gave a server up, store and all. Where it is the last member of a group, the newcomer that left last, of those that
     /// are heard, comes nearest to what was acknowledged; without one the group stays as it is. Nobody begins such a group anew: it may
     /// have bytes of it from long ago. Returns the rows that say so.
-    pub fn lose_server(
-        &mut self,
-        server: u32,
-        now: Time,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Refusal> {
+    pub fn lose_server(&mut self, server: u32, now: Time) -> Result<Rows, Refusal> {
         if self.member(server).is_none() {
             return Err(Refusal::Unknown);
         }

@@ -225,8 +225,8 @@ impl MetaServer {
                 ))
             }
             Registration::OlderMetadata => self.fail(&format!(
-                "its directory is an older copy than the one that data server {id} knows; restore \
-                 the newer one"
+                "its directory is an older copy than the one that data server {id} knows: restore the newer \
+                 one; if that is lost, see the log of that data server for the way out"
             )),
             Registration::Alive { .. } | Registration::KnownBy { .. } => {}
         }

@@ -114,7 +114,7 @@ pub struct MetaServer {
     counters: Counters,
     grantor: Grantor,
     groups: RefCell<Groups>,
-    /// Takes lines whose causes strangers can provoke, or of which many may come at once.
+    /// Takes lines whose causes strangers can provoke.
     lines: Lines,
     seen: RefCell<events::Seen>,
     tasks: Tasks,
@@ -179,6 +179,7 @@ impl MetaServer {
         let grantor = Grantor::new(&config.secret);
         shard.set_grantor(grantor.clone());
         let lines = Lines::new(world, config.log.clone());
+        let seen = events::Seen::new(world, config.log.clone());
         let data_servers = DataServers::default();
         data_servers
             .expect(&shard, world.now())
@@ -212,7 +213,7 @@ impl MetaServer {
             grantor,
             groups: RefCell::default(),
             lines,
-            seen: RefCell::default(),
+            seen: RefCell::new(seen),
             tasks: Tasks::default(),
             dumps: Rc::default(),
             may_act,

@@ -275,9 +275,6 @@ impl MetaServer {
                 }
             };
         }
-        if let MetaRequest::Order(order) = &request {
-            self.tell_order(order);
-        }
         let head = incoming.head;
         let (session, slot, sequence) = (head.session, head.slot, head.sequence);
         let call = Call { session, slot, sequence, request, now };
@@ -285,6 +282,9 @@ impl MetaServer {
             Some(mut shard) => shard.execute(call),
             None => Outcome::Refused(Status::Unavailable),
         };
+        if let MetaRequest::Order(order) = &request {
+            self.tell_order(order, &outcome);
+        }
         match outcome {
             Outcome::Refused(status) => return self.send(responder, status, Vec::new()),
             Outcome::Denied(errno) => {

@@ -58,8 +58,8 @@ impl<R: Rows> Shard<R> {
         now: Moment,
     ) -> Result<Shard<R>, RowsError> {
         let (is_first, key) = find_superblock(&mut rows, &mut random, &config, now)?;
-        let counters = keys::key(Table::Counters, &[]);
-        let (boots, next_range): (u64, u64) = read_counter(&rows, &counters, "counters")?;
+        let (boots, next_range): (u64, u64) =
+            read_counter(&rows, &keys::key(Table::Counters, &[]), "counters")?;
         let inode_count: u64 = read_counter(&rows, &inode_count_key(), "inode count")?;
         let terms = Terms::read(&rows)?;
         let beginning = terms.next(&config.boot, config.server, config.starts, config.start);
@@ -73,16 +73,14 @@ impl<R: Rows> Shard<R> {
         }
         pools.check().map_err(RowsError::Failed)?;
         let exports = read_exports(&rows)?;
-        let names = NameHasher::new(key, config.hash_bits);
-        let first_map = pools.map().epoch;
         let mut shard = Shard {
-            first_map,
+            first_map: pools.map().epoch,
             rows,
             config,
             term: beginning.row,
             starts: beginning.starts,
             random,
-            names,
+            names: NameHasher::new(key, config.hash_bits),
             numbers: Numbers::default(),
             generations: Generations::new(first, end),
             leases: Leases::new((boots + 1) << GRANTS_PER_BOOT),

@@ -592,7 +592,7 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
 
 #[test]
 fn clients_see_one_file_system_whatever_dies() {
-    run_seeds(seeds(0, 100), |simulation| scenario(simulation, false, Plant::Nothing));
+    run_seeds(seeds(0, 60), |simulation| scenario(simulation, false, Plant::Nothing));
 }
 
 #[test]
@@ -600,7 +600,7 @@ fn clients_see_one_file_system_whichever_of_two_metadata_servers_dies() {
     let scenario = |simulation: &mut Simulation| {
         scenario_of(simulation, false, Plant::Nothing, PAIRED);
     };
-    run_seeds(seeds(30_000, 60), scenario);
+    run_seeds(seeds(30_000, 40), scenario);
 }
 
 #[test]

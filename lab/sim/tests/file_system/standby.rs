@@ -368,8 +368,7 @@ fn is_served(simulation: &mut Simulation, cluster: &Cluster, within: Duration) -
         client.make_directories(&Caller::root(), b"served", 0o755).await.is_ok()
     });
     simulation.run_until(within, |_| made.borrow().is_some());
-    let made = made.borrow().unwrap_or(false);
-    made
+    *made.borrow() == Some(true)
 }
 
 #[test]

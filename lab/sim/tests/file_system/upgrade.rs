@@ -192,7 +192,7 @@ fn an_upgrade_may_be_cut_at_each_call_to_a_disk() {
             simulation.run_for(Duration::from_millis(if name == META { 300 } else { 2500 }));
             let is_cut = disk.is_halted();
             let is_over = order.borrow().is_some();
-            let power = number / step as u64 % 2 == 0;
+            let power = (number / step as u64).is_multiple_of(2);
             let kill = if power { Kill::Power } else { Kill::Process(Duration::ZERO) };
             cluster.kill(&mut simulation, name, kill);
             drop(order);
