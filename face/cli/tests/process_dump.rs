@@ -116,6 +116,40 @@ fn never() -> KillAt {
     KillAt { kind, number: u64::MAX, serving: false, how, group: false, sockets: false }
 }
 
+/// The way out that a data server names when the metadata are an older copy, and the newer ones are lost.
+#[test]
+fn an_older_copy_of_the_metadata_becomes_a_store_by_a_dump_and_a_restore() {
+    let mut site = Site::new();
+    site.fill();
+    let meta = site.servers.place("meta").display().to_string();
+    site.servers.meta = None;
+    let copied = Command::new("cp").args(["-a", &meta]).arg(site.path("older")).status();
+    assert!(copied.expect("cp is everywhere").success());
+    assert!(site.servers.start_meta(None));
+    site.run(&["mkdir", ":/later"]).well();
+    // Data servers have met the newer one; it is lost.
+    site.servers.meta = None;
+    fs::rename(&meta, site.path("lost")).unwrap();
+    fs::rename(site.path("older"), &meta).unwrap();
+    let _ = site.servers.start_meta(Some(&never()));
+    let error = site.run(&["ls", ":/", "--patience", "3"]).badly();
+    assert!(!error.is_empty());
+    let log = site.servers.said();
+    assert!(log.contains("'ropewalk meta restore FILE NEW'"), "{log}");
+    site.servers.meta = None;
+    site.run(&["meta", "dump", &meta, "old.dump"]).well();
+    fs::rename(&meta, site.path("older")).unwrap();
+    site.run(&["meta", "restore", "old.dump", &meta]).well();
+    assert!(site.servers.start_meta(None));
+    for server in 0..site.servers.data.len() {
+        site.servers.data[server] = None;
+        assert!(site.servers.start_data(server, None), "it takes the restored store");
+    }
+    site.compare();
+    assert!(!site.run(&["ls", ":/"]).well().contains("later"));
+    site.run(&["cp", "tree/large", ":/new"]).well();
+}
+
 #[test]
 fn no_server_starts_from_a_restore_that_was_killed() {
     if !kills_usable() {

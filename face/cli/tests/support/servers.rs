@@ -126,12 +126,23 @@ impl Servers {
 
     /// Starts a data server; false where it died before it served.
     pub fn start_data(&mut self, server: usize, kill: Option<&KillAt>) -> bool {
+        let started = self.start_victim(server, kill);
+        if let Some(process) = self.data[server].as_ref()
+            && kill.is_some_and(|kill| kill.serving)
+        {
+            arm(process.pid());
+        }
+        started
+    }
+
+    /// As [`Servers::start_data`], of one whose calls count from when it is told so ([`arm`]).
+    pub fn start_victim(&mut self, server: usize, kill: Option<&KillAt>) -> bool {
         let (part, port) = (format!("data{server}"), self.data_ports[server]);
         let mut command = self.server("data", &part, port, kill);
         command.args(["--server", &server.to_string(), "--meta", &self.address(), "--admit"]);
         // All of them are on one host.
         command.args(["--domain", "each"]);
-        self.data[server] = started(command, "serving at", kill);
+        self.data[server] = started_unarmed(command, "serving at", kill);
         self.data[server].is_some()
     }
 
@@ -204,14 +215,17 @@ fn pid_of(child: &Child) -> Pid {
 }
 
 fn started(command: Command, expected: &str, kill: Option<&KillAt>) -> Option<Process> {
+    let process = started_unarmed(command, expected, kill)?;
+    if kill.is_some_and(|kill| kill.serving) {
+        arm(process.pid());
+    }
+    Some(process)
+}
+
+fn started_unarmed(command: Command, expected: &str, kill: Option<&KillAt>) -> Option<Process> {
     let shown = format!("{command:?}");
     match Process::run(command, expected) {
-        Ok(process) => {
-            if kill.is_some_and(|kill| kill.serving) {
-                arm(process.pid());
-            }
-            Some(process)
-        }
+        Ok(process) => Some(process),
         Err(_) if kill.is_some() => None,
         Err(status) => panic!("{shown} did not say '{expected}' ({status})"),
     }

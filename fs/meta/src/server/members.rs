@@ -11,6 +11,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::level::Level;
 use ropewalk_base::text::printable;
 use ropewalk_net::{Address, PeerId};
 use ropewalk_rpc::{Connection, Incoming, Options, Responder};
@@ -205,7 +206,9 @@ impl MetaServer {
                     );
                 }
                 if before.is_none() {
-                    tell("joins the cluster");
+                    let address = printable(beat.address.0, ADDRESS_BYTES_MAX);
+                    let note = Level::Note.mark();
+                    (self.config.log)(&format!("{note}data server {id} at {address} joins the cluster"));
                 }
                 self.data_servers.forget_asker(id);
                 self.saw_data_server(id, beat.boot, beat.address.0);
