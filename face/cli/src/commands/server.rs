@@ -85,8 +85,8 @@ copy is there are named.")]
     Remove(One),
     /// Goes on without a data server whose disk is gone for good.
     #[command(after_help = "Examples:
-  ropewalk server lost 3 --dry-run     names the files of which only server 3 has all bytes
-  ropewalk server lost 3               gives it up
+  ropewalk server lost 3 --dry-run     names the files that would lose bytes
+  ropewalk server lost 3               gives the server up
 
 Give the order only if the disk is gone, and the server is stopped or cut off: the cluster forgets \
 what it had. It is refused while the server is heard, and for 30 seconds after that.
