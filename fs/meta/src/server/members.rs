@@ -32,6 +32,9 @@ use crate::shard::{Call, Outcome};
 const RETRY: Duration = Duration::from_millis(300);
 const ANSWER: Duration = Duration::from_secs(1);
 
+/// Servers that join so soon after the start are those of a cluster that is being set up.
+const SET_UP: Duration = Duration::from_secs(10);
+
 impl MetaServer {
     /// Whether another process was heard under this number lately.
     pub(super) fn is_contested(&self, beat: &Heartbeat<'_>) -> bool {
@@ -205,7 +208,8 @@ impl MetaServer {
                          lost; 'ropewalk check' lists the files",
                     );
                 }
-                if before.is_none() {
+                // A cluster that is just being set up says nothing of each of its servers.
+                if before.is_none() && self.world.now().since(self.started) >= SET_UP {
                     let address = printable(beat.address.0, ADDRESS_BYTES_MAX);
                     let note = Level::Note.mark();
                     (self.config.log)(&format!("{note}data server {id} at {address} joins the cluster"));
