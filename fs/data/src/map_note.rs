@@ -22,8 +22,6 @@ const MAGIC: &[u8; 8] = b"RWMAPNOT";
 pub(crate) const BYTES: usize = 44;
 /// The offsets of the two copies, each in a sector of its own, behind those of the history.
 const PLACES: [u64; 2] = [1024, 1536];
-/// Only a restore passes over so many terms at a time.
-const LEAP: u32 = 1 << 15;
 /// The pause between two notes.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The same, after one that failed.
@@ -45,14 +43,9 @@ impl Noted {
     /// The note once a later map is known.
     fn next(self, history: u128, epoch: u32, term: Term) -> Noted {
         let before = if self.history == history { self } else { Noted::default() };
-        let leaps = is_restored(before.term, term);
+        let leaps = term.is_restored_since(before.term);
         Noted { history, epoch, term, leap: if leaps { epoch } else { before.leap } }
     }
-}
-
-/// Whether a term began with metadata that were restored since another one was met.
-fn is_restored(met: Term, term: Term) -> bool {
-    met.number() != 0 && term.number().saturating_sub(met.number()) >= LEAP
 }
 
 /// The note of a server at work.
@@ -84,13 +77,13 @@ impl MapNote {
     /// dump need not.
     pub(crate) fn is_older_copy(&self, history: u128, map: u32, term: Term) -> bool {
         let Noted { history: known, epoch, term: met, .. } = self.former;
-        history == known && map < epoch && !term.is_behind(met) && !is_restored(met, term)
+        history == known && map < epoch && !term.is_behind(met) && !term.is_restored_since(met)
     }
 
     /// The newest map that this server's former life knew, if it counts for who has met this term.
     pub(crate) fn former_epoch(&self, history: u128, met: Term) -> u32 {
         let Noted { history: known, epoch, term, .. } = self.former;
-        if history == known && !is_restored(term, met) { epoch } else { 0 }
+        if history == known && !met.is_restored_since(term) { epoch } else { 0 }
     }
 
     /// Notes a map, durably, where it is a newer one.
@@ -102,7 +95,7 @@ impl MapNote {
     ) -> io::Result<()> {
         let _turn = self.noting.acquire().await;
         let noted = self.noted();
-        if noted.history == history && epoch <= noted.epoch && !is_restored(noted.term, term) {
+        if noted.history == history && epoch <= noted.epoch && !term.is_restored_since(noted.term) {
             return Ok(());
         }
         self.put(world, noted.next(history, epoch, term)).await
@@ -201,6 +194,9 @@ mod tests {
     use ropewalk_store::HostDisk;
 
     use super::*;
+
+    /// Half of the terms that a restore passes over.
+    const LEAP: u32 = 1 << 15;
 
     fn noted(epoch: u32, term: u64, leap: u32) -> Noted {
         Noted { history: 5, epoch, term: Term(term), leap }

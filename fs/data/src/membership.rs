@@ -24,7 +24,7 @@ use ropewalk_base::world::World;
 use ropewalk_election::record;
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
-use ropewalk_rpc::{CallError, Connection, Options, Proof};
+use ropewalk_rpc::{CallError, Connection, Options, Proof, Reply};
 use ropewalk_store::superblock::{Boot, ClaimedDirectory, Starts};
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::map::{Map, News, PART_BYTES};
@@ -276,16 +276,26 @@ impl Herald {
         }
     }
 
+    /// A metadata server's reply; `None` without one.
+    async fn ask_meta(&self, request: &MetaRequest<'_>) -> Option<Reply> {
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let call = self.connection.call_free(Service::Meta, &body);
+        self.world.timeout(PATIENCE, call).await?.ok()
+    }
+
+    /// As [`Herald::ask_meta`], of the metadata server whose term is noted.
+    async fn ask_noted(&self, request: &MetaRequest<'_>) -> Option<Reply> {
+        let reply = self.ask_meta(request).await?;
+        self.is_noted(Term(reply.head.boot)).then_some(reply)
+    }
+
     /// The metadata server's answer about sessions and inodes, in their order; None where it gives none.
     pub(crate) async fn vouched(&self, sessions: &[u64], inodes: &[u64]) -> Option<Vouched> {
         let bytes = |numbers: &[u64]| numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
         let (asked, files): (Vec<u8>, Vec<u8>) = (bytes(sessions), bytes(inodes));
         let request = MetaRequest::Vouch { sessions: Bytes(&asked), inodes: Bytes(&files) };
-        let mut body = Vec::new();
-        encode(&request, &mut body);
-        let call = self.connection.call_free(Service::Meta, &body);
-        let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
-        self.is_noted(Term(reply.head.boot)).then_some(())?;
+        let reply = self.ask_noted(&request).await?;
         match decode::<MetaResult<'_>>(reply.body()) {
             Ok(Ok(MetaReply::Vouched { sessions: told, clock, files })) => {
                 let complete = told.0.len() == sessions.len() && files.len() == inodes.len();
@@ -311,10 +321,7 @@ impl Herald {
     /// The address and the life of another data server, and the term of the metadata server that tells them.
     async fn known(&self, server: u32) -> Option<(Vec<u8>, u64, Term)> {
         let request = MetaRequest::ListServers { from: server, bytes_max: ONE_SERVER_BYTES };
-        let mut body = Vec::new();
-        encode(&request, &mut body);
-        let call = self.connection.call_free(Service::Meta, &body);
-        let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
+        let reply = self.ask_meta(&request).await?;
         match decode::<MetaResult<'_>>(reply.body()) {
             Ok(Ok(MetaReply::Servers { servers, .. })) => {
                 let known = servers.iter().find(|known| known.server == server)?;
@@ -334,11 +341,7 @@ impl Herald {
         &self,
         telling: Telling<'_>,
     ) -> Option<Result<(Vec<u64>, u64), Errno>> {
-        let mut body = Vec::new();
-        encode(&MetaRequest::TellGroups(telling), &mut body);
-        let call = self.connection.call_free(Service::Meta, &body);
-        let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
-        self.is_noted(Term(reply.head.boot)).then_some(())?;
+        let reply = self.ask_noted(&MetaRequest::TellGroups(telling)).await?;
         match decode::<MetaResult<'_>>(reply.body()) {
             Ok(Ok(MetaReply::Groups { groups, step })) => Some(Ok((groups, step))),
             Ok(Err(errno)) => Some(Err(errno)),
@@ -350,11 +353,7 @@ impl Herald {
     /// answer.
     pub(crate) async fn may_clean(&self, map: u32) -> Option<Result<(), Errno>> {
         let request = MetaRequest::MayClean { server: self.config.server.0, map };
-        let mut body = Vec::new();
-        encode(&request, &mut body);
-        let call = self.connection.call_free(Service::Meta, &body);
-        let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
-        self.is_noted(Term(reply.head.boot)).then_some(())?;
+        let reply = self.ask_noted(&request).await?;
         match decode::<MetaResult<'_>>(reply.body()) {
             Ok(Ok(MetaReply::Done)) => Some(Ok(())),
             Ok(Err(errno)) => Some(Err(errno)),
@@ -364,10 +363,7 @@ impl Herald {
 
     /// Tells the metadata server that a server of a group is in step, or is not. It may refuse: the map tells.
     pub(crate) async fn set_step(&self, step: Step<'_>) {
-        let mut body = Vec::new();
-        encode(&MetaRequest::SetStep(step), &mut body);
-        let call = self.connection.call_free(Service::Meta, &body);
-        let _ = self.world.timeout(PATIENCE, call).await;
+        let _ = self.ask_meta(&MetaRequest::SetStep(step)).await;
     }
 
     /// The bands in which this server has a group, of the map of the answer's epoch, and the term of the metadata server that

@@ -25,10 +25,8 @@ const VERSION: u8 = 2;
 const FIRST_VERSION: u8 = 1;
 /// Terms that are remembered; as many starts as a superblock has.
 const TERMS_MAX: usize = 48;
-/// Terms that a restore passes over.
+/// Terms that a restore passes over: [`Term::is_restored_since`] knows it by that.
 const RESTORE_STEP: u64 = 1 << 16;
-/// Only a restore passes over so many at a time.
-pub(crate) const RESTORED_TERMS: u32 = 1 << 15;
 
 /// The row of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -32,7 +32,7 @@ use crate::config::Config;
 use crate::exports::{DEFAULT_EXPORT, Export, Exports};
 use crate::graves::Graves;
 use crate::growth::Growth;
-use crate::history::{RESTORED_TERMS, TermRow};
+use crate::history::TermRow;
 use crate::identity::{Mapped, Standing};
 use crate::inode::{Inode, encode_row};
 use crate::keys::{self, Table};
@@ -208,9 +208,10 @@ impl<R: Rows> Shard<R> {
     /// by then: all that was told of the map before this term is in the rows with which it began. Rows that were restored from a dump need
     /// not have it.
     pub fn is_older_copy(&self, history: u128, met: Term, map: u32) -> bool {
-        let passed = self.term.term().number().saturating_sub(met.number());
+        let own = self.term.term();
         history == self.config.boot.history
-            && (1..RESTORED_TERMS).contains(&passed)
+            && own.number() > met.number()
+            && !own.is_restored_since(met)
             && map > self.first_map
     }
 

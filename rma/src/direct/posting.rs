@@ -220,7 +220,7 @@ impl Hub {
         operations.for_each(|operation| self.mail.endpoint().cancel(operation));
     }
 
-    /// What is under way to a rank that is lost is told with the loss, one operation for each window.
+    /// The loss of a rank is told with an operation that was under way to it, one for each window.
     fn note_interrupted(&mut self, lost: u32) {
         let Hub { posted, remotes, interrupted, .. } = self;
         for (_, posted) in posted.iter() {

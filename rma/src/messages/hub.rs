@@ -449,7 +449,7 @@ impl Refused {
     }
 }
 
-/// What an operation was refused for, as users are told.
+/// The reason of a refusal, as users are told.
 pub(crate) fn refusal(refused: &Refused) -> Refusal {
     let verb = verb(refused.verb);
     match refused.reason {

@@ -24,15 +24,33 @@ impl Term {
         own < met_number || (own == met_number && self != met && ![0, u32::MAX].contains(&own))
     }
 
+    /// Whether the metadata were restored from a dump since somebody met the term `met`: a restore passes over 2^16 terms, and
+    /// nothing else over half as many.
+    pub fn is_restored_since(self, met: Term) -> bool {
+        met.number() != 0 && self.number().saturating_sub(met.number()) >= RESTORED_TERMS
+    }
+
     /// Whether somebody who has met the term `met` has to note this one.
     pub fn is_ahead_of(self, met: Term) -> bool {
         self != met && self.number() != 0 && !self.is_behind(met)
     }
 }
 
+/// Half of the terms that a restore passes over.
+const RESTORED_TERMS: u32 = 1 << 15;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_restore_is_known_by_the_terms_that_it_passed_over() {
+        let term = |number| Term::new(number, 9);
+        assert!(term(RESTORED_TERMS + 7).is_restored_since(term(7)));
+        assert!(!term(RESTORED_TERMS + 6).is_restored_since(term(7)));
+        assert!(!term(7).is_restored_since(term(RESTORED_TERMS + 7)), "an older one");
+        assert!(!term(u32::MAX).is_restored_since(Term(0)), "nobody was met");
+    }
 
     #[test]
     fn the_newest_term_counts_and_the_first_of_two_with_one_number() {

@@ -126,20 +126,23 @@ impl Seen {
             return None;
         }
         let before = self.servers.insert(server, heard);
+        // A server that was not seen before is no news if it is heard.
+        if before.unwrap_or(true) == heard {
+            return None;
+        }
         let address = known.map_or_else(String::new, |it| {
             format!(" at {}", printable(&it.address, ADDRESS_BYTES_MAX))
         });
-        match (before, heard) {
-            (Some(true) | None, false) => Some(format!(
+        Some(match heard {
+            false => format!(
                 "{}data server {server}{address} is silent: its groups go on where another server has a \
                  copy; see its log",
                 Level::Warning.mark()
-            )),
-            (Some(false), true) => {
-                Some(format!("{}data server {server}{address} is heard again", Level::Note.mark()))
+            ),
+            true => {
+                format!("{}data server {server}{address} is heard again", Level::Note.mark())
             }
-            _ => None,
-        }
+        })
     }
 }
 

@@ -96,7 +96,7 @@ fn what_a_drained_server_gave_away_is_freed_by_an_order_and_comes_back_when_grou
         assert_eq!((again.objects, again.bytes), (0, 0));
         cluster.run(&mut simulation, 1, |client| check_file(client, 1));
         assert_eq!(cluster.run(&mut simulation, 0, problems), 0);
-        // What is freed stays so after a loss of power.
+        // A loss of power brings nothing of it back.
         cluster.kill(&mut simulation, "data1", Kill::Power);
         cluster.restart(&mut simulation, "data1");
         cluster.await_start(&mut simulation);
