@@ -161,7 +161,9 @@ fn short_puts_of_an_epoch_are_one_frame_and_nobody_answers() {
         });
         // One put goes with the word that tells of it; others go before that. The target posts, and lends memory for records.
         let wanted = if count == 1 { 100 } else { 200 };
-        assert!((wanted..wanted + 20).contains(&origin), "{count} puts: {origin}");
+        // A sanitizer makes ranks so slow that their timers tell of more.
+        let more = if std::env::var_os("ROPEWALK_C_SANITIZER").is_some() { 20 } else { 10 };
+        assert!((wanted..wanted + more).contains(&origin), "{count} puts: {origin}");
         assert!((100..130).contains(&target), "{count} puts: {target}");
     }
 }
