@@ -151,7 +151,7 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
         steps.push(step("kernels", 30, released(workspace, KERNELS)));
         steps.push(Step { packages: packages::PROCESSES, ..step("hogs", 20, hogs(workspace)) });
         steps.push(step("fuzzing", 120, fuzzing(workspace)));
-        steps.push(step("sanitizers", 60, sanitizers(workspace)));
+        steps.push(step("sanitizers", 120, sanitizers(workspace)));
     }
     // A step of the late kinds exists only where there is something to run, so that no package is
     // installed for nothing.
