@@ -79,6 +79,11 @@ impl Handler for Inner {
             if !self.is_heard(term) {
                 return self.refuse(responder, Status::OlderTerm);
             }
+            if self.comes_from_older_rows(&head) {
+                // The next heartbeat tells the metadata server, and people.
+                self.map_wanted.notify_all();
+                return self.refuse(responder, Status::Unavailable);
+            }
             let believes = self.mirror.defect == Some(Defect::AnyTerm);
             let herald = self.herald.clone().filter(|herald| !believes && !herald.is_noted(term));
             if let Some(herald) = herald {
@@ -202,6 +207,12 @@ impl Inner {
     pub(crate) fn is_heard(&self, term: Term) -> bool {
         let believes = self.mirror.defect == Some(Defect::AnyTerm);
         self.herald.as_ref().is_none_or(|herald| believes || herald.is_heard(term))
+    }
+
+    /// Whether a metadata server's call shows that its rows are an older copy. Calls of a former version name no map.
+    fn comes_from_older_rows(&self, head: &CallHead) -> bool {
+        let Some(herald) = self.herald.as_ref().filter(|_| head.map != 0) else { return false };
+        self.is_older_copy(herald.history(), head.map, Term(head.term))
     }
 
     /// Whether who sent a call may ask for that at all; and if he may, whether his session is limited.

@@ -120,7 +120,7 @@ impl Inner {
     }
 
     /// Whether a metadata server does not know a map that one of an earlier term told, so that its rows are an older copy.
-    fn is_older_copy(&self, history: u128, map: u32, term: Term) -> bool {
+    pub(crate) fn is_older_copy(&self, history: u128, map: u32, term: Term) -> bool {
         self.groups.borrow().is_older_copy(map, term)
             || self.map_note.is_older_copy(history, map, term)
     }

@@ -22,12 +22,17 @@ use ropewalk_data::{DataConfig, DataServer, Defect, Scrub, WitnessConfig};
 use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig, Witness};
 use ropewalk_net::Address;
 use ropewalk_rail_sim::{Kill, SimConfig};
-use ropewalk_rpc::{Secret, servers};
+use ropewalk_rpc::{CallError, Connection, Options, Proof, Secret, servers};
 use ropewalk_store::objects::{self, ObjectId};
 use ropewalk_store::superblock::Expect;
+use ropewalk_wire::fs::data::DataRequest;
+use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::map::Band;
 use ropewalk_wire::fs::meta::ROOT;
+use ropewalk_wire::fs::term::Term;
+use ropewalk_wire::fs::trust::{Member, Role as Part};
 
 use crate::disk::VirtualDisk;
 use crate::endpoint::endpoint;
@@ -210,6 +215,35 @@ impl Cluster {
         let role = Role { name: name.to_owned(), disk, place: Rc::default() };
         self.add_meta(simulation, &role);
         role.place
+    }
+
+    /// Sends a data server an order of a metadata server of this term that knows the map of this epoch. `name`: of the node
+    /// that does it.
+    pub fn order(
+        &self,
+        simulation: &mut Simulation,
+        (name, server): (&str, &str),
+        (term, map): (Term, u32),
+        request: &DataRequest<'_>,
+    ) -> Result<(), CallError> {
+        let (rail, place) = (self.config.rail.clone(), Place::default());
+        let out: Place<Connection> = place.clone();
+        let address = Address::parse(&format!("sim://{server}")).expect("an address");
+        simulation.add_virtual_node(name, VirtualDisk::new(0), move |node| {
+            let endpoint = endpoint(node, CLUSTER, rail.clone());
+            let peer = endpoint.endpoint().lookup(&address).expect("there is room for it");
+            let member = Member { role: Part::Metadata, number: 0 };
+            let proof = Some(Proof { secret: Secret::new(SECRET), member });
+            let limit = Duration::from_secs(1);
+            let options = Options { limit, proof, term, ..Options::default() };
+            *out.borrow_mut() = Some(Connection::new(node.world(), &endpoint, peer, options));
+        });
+        let connection = place.borrow_mut().take().expect("the node has booted");
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let sent =
+            async move { connection.call_free_by(map, Service::Data, &body).await.map(drop) };
+        simulation.block_on(name, PROGRAM_LIMIT, sent).expect("it ends in time")
     }
 
     /// Data servers that start from now on speak to the metadata server of this node.

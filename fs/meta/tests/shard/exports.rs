@@ -90,33 +90,32 @@ struct Case {
     mode: u16,
 }
 
+type Check<'a> = dyn Fn(&mut Cluster, MetaRequest<'_>, Result<(), Errno>, &str) + 'a;
+
 impl Case {
+    fn told(&self) -> String {
+        let Case { squash, caller: (outer, _), by_kernel, owner, mode } = self;
+        format!("{squash:?} {outer} by kernel {by_kernel} on {owner} {mode:o}")
+    }
+
     /// Each operation's outcome on a file and in a directory of this owner and mode.
     fn check(&self, cluster: &mut Cluster, directory: u64, file: u64) {
-        let Case { squash, caller: (outer, inner), by_kernel, owner: owned, mode } = *self;
-        let judge = match by_kernel {
-            true => Judge::Kernel { keeps_privileges: true },
-            false => Judge::Server,
-        };
-        let who = Who { judge, ..who(outer) };
-        let passes = inner == 0 || (by_kernel && squash == Squash::None);
-        let has = |wanted: u16| passes || bits(inner, owned, mode) & wanted == wanted;
-        let owns = passes || inner == owned;
-        let told = format!("{squash:?} {outer} by kernel {by_kernel} on {owned} {mode:o}");
+        let Case { owner: owned, mode, .. } = *self;
+        let who = self.who();
         for inode in [directory, file] {
             cluster.call(0, change(Who::ROOT, inode, owner(owned, mode))).ok();
         }
         let check = |cluster: &mut Cluster, request: MetaRequest<'_>, wanted, what: &str| {
             let answer = cluster.call(1, request);
             let got = answer.get().map(|_| ());
-            assert_eq!(got, wanted, "{what}: {told}");
-            if got.is_ok() && matches!(request, MetaRequest::Open { .. }) {
-                cluster.close(1, file);
+            assert_eq!(got, wanted, "{what}: {}", self.told());
+            if let Ok(MetaReply::Opened { entry, .. }) = answer.get() {
+                cluster.close(1, entry.attributes.inode);
             }
         };
         for (access, wanted) in [(READ, 4), (Access { read: false, write: true }, 2)] {
             let request = open_as(who, file, access);
-            check(cluster, request, expected(has(wanted), Errno::EACCES), "open");
+            check(cluster, request, expected(self.has(wanted), Errno::EACCES), "open");
         }
         let list = MetaRequest::ReadDirectory {
             who,
@@ -125,29 +124,133 @@ impl Case {
             bytes_max: 0,
             attributes: true,
         };
-        check(cluster, list, expected(has(4), Errno::EACCES), "list");
+        check(cluster, list, expected(self.has(4), Errno::EACCES), "list");
         let look = MetaRequest::Lookup { who, parent: directory, name: Bytes(b"nothing") };
-        check(cluster, look, expected(has(1), Errno::EACCES), "lookup");
+        check(cluster, look, expected(self.has(1), Errno::EACCES), "lookup");
         let (name, value) = (Bytes(b"user.x"), Bytes(b"y"));
         let xattr =
             MetaRequest::SetXattr { who, inode: file, name, value, create: false, replace: false };
-        check(cluster, xattr, expected(has(2), Errno::EACCES), "set an attribute");
+        check(cluster, xattr, expected(self.has(2), Errno::EACCES), "set an attribute");
         let times = AttributeChange { modified: TimeChange::Now, ..AttributeChange::default() };
         let touch = AttributeChange { accessed: TimeChange::Now, ..times };
-        check(cluster, change(who, file, touch), expected(owns || has(2), Errno::EACCES), "touch");
+        check(
+            cluster,
+            change(who, file, touch),
+            expected(self.owns() || self.has(2), Errno::EACCES),
+            "touch",
+        );
         let chmod = AttributeChange { mode: Some(mode), ..AttributeChange::default() };
-        check(cluster, change(who, file, chmod), expected(owns, Errno::EPERM), "chmod");
+        check(cluster, change(who, file, chmod), expected(self.owns(), Errno::EPERM), "chmod");
         let chown = AttributeChange { user: Some(12), ..AttributeChange::default() };
-        check(cluster, change(who, file, chown), expected(passes, Errno::EPERM), "chown");
-        let parent = directory;
-        let made =
-            MetaRequest::Make { who, parent, name: Bytes(b"f"), mode: 0o600, node: Node::File };
-        check(cluster, made, expected(has(3), Errno::EACCES), "make");
-        if has(3) {
-            let found = cluster.call(0, lookup(directory, b"f"));
-            assert_eq!(owners(&found), (inner, inner), "{told}");
-            let unlink = MetaRequest::Unlink { who, parent, name: Bytes(b"f"), closed: 0 };
-            check(cluster, unlink, Ok(()), "unlink");
+        check(cluster, change(who, file, chown), expected(self.passes(), Errno::EPERM), "chown");
+        self.check_content(cluster, file, &check);
+        self.check_names(cluster, directory, file, &check);
+    }
+
+    fn who(&self) -> Who<'static> {
+        let judge = match self.by_kernel {
+            true => Judge::Kernel { keeps_privileges: true },
+            false => Judge::Server,
+        };
+        Who { judge, ..who(self.caller.0) }
+    }
+
+    /// Whether the caller counts as one who may do all.
+    fn passes(&self) -> bool {
+        self.caller.1 == 0 || (self.by_kernel && self.squash == Squash::None)
+    }
+
+    fn has(&self, wanted: u16) -> bool {
+        self.passes() || bits(self.caller.1, self.owner, self.mode) & wanted == wanted
+    }
+
+    fn owns(&self) -> bool {
+        self.passes() || self.caller.1 == self.owner
+    }
+
+    /// The rest of what is done with a file's content and attributes.
+    fn check_content(&self, cluster: &mut Cluster, file: u64, check: &Check<'_>) {
+        let who = self.who();
+        let name = Bytes(b"user.there");
+        let value = Bytes(b"y");
+        let (create, replace) = (false, false);
+        let inode = file;
+        let set = MetaRequest::SetXattr { who: Who::ROOT, inode, name, value, create, replace };
+        cluster.call(0, set).ok();
+        let get = MetaRequest::GetXattr { who, inode, name };
+        check(cluster, get, expected(self.has(4), Errno::EACCES), "get an attribute");
+        let list = MetaRequest::ListXattr { who, inode };
+        check(cluster, list, Ok(()), "list attributes");
+        let remove = MetaRequest::RemoveXattr { who, inode, name };
+        check(cluster, remove, expected(self.has(2), Errno::EACCES), "remove an attribute");
+        let size = AttributeChange { size: Some(3), ..AttributeChange::default() };
+        let cut = change(who, inode, size);
+        check(cluster, cut, expected(self.has(2), Errno::EACCES), "truncate");
+        let execute =
+            MetaRequest::Open { who, inode, access: READ, truncate: false, execute: true };
+        // Who passes judges the right to execute himself.
+        check(cluster, execute, expected(self.has(1), Errno::EACCES), "execute");
+        let empties = Access { read: false, write: true };
+        let open =
+            MetaRequest::Open { who, inode, access: empties, truncate: true, execute: false };
+        check(cluster, open, expected(self.has(2), Errno::EACCES), "open and truncate");
+    }
+
+    /// What changes the names in a directory.
+    fn check_names(&self, cluster: &mut Cluster, directory: u64, file: u64, check: &Check<'_>) {
+        let (who, parent, inner) = (self.who(), directory, self.caller.1);
+        let changes = expected(self.has(3), Errno::EACCES);
+        let node = |name, node| MetaRequest::Make { who, parent, name, mode: 0o700, node };
+        let (name, other) = (Bytes(b"f"), Bytes(b"g"));
+        let unlink = |who, name| MetaRequest::Unlink { who, parent, name, closed: 0 };
+        for made in [Node::File, Node::Symlink { target: Bytes(b"to") }] {
+            check(cluster, node(name, made), changes, "make");
+            if self.has(3) {
+                let found = cluster.call(0, lookup(directory, b"f"));
+                assert_eq!(owners(&found), (inner, inner), "{}", self.told());
+                check(cluster, unlink(who, name), Ok(()), "unlink");
+            }
+        }
+        check(cluster, node(name, Node::Directory), changes, "make a directory");
+        let remove = |who| MetaRequest::RemoveDirectory { who, parent, name, closed: 0 };
+        if !self.has(3) {
+            cluster.call(0, make(directory, b"f", Node::Directory)).ok();
+        }
+        check(cluster, remove(who), changes, "remove a directory");
+        if !self.has(3) {
+            cluster.call(0, remove(Who::ROOT)).ok();
+        }
+        let link = |who| MetaRequest::Link { who, inode: file, parent, name };
+        check(cluster, link(who), changes, "link");
+        if !self.has(3) {
+            cluster.call(0, link(Who::ROOT)).ok();
+        }
+        let rename = |who| MetaRequest::Rename {
+            who,
+            parent,
+            name,
+            new_parent: parent,
+            new_name: other,
+            mode: RenameMode::Replace,
+            closed: 0,
+        };
+        check(cluster, rename(who), changes, "rename");
+        if !self.has(3) {
+            cluster.call(0, rename(Who::ROOT)).ok();
+        }
+        check(cluster, unlink(who, other), changes, "unlink");
+        if !self.has(3) {
+            cluster.call(0, unlink(Who::ROOT, other)).ok();
+        }
+        let access = Access { read: true, write: true };
+        let temporary = MetaRequest::Temporary { who, parent, mode: 0o600, access };
+        check(cluster, temporary, changes, "make a nameless file");
+        let (exclusive, truncate) = (true, false);
+        let create =
+            MetaRequest::Create { who, parent, name, mode: 0o000, access, exclusive, truncate };
+        check(cluster, create, changes, "create");
+        if self.has(3) {
+            check(cluster, unlink(who, name), Ok(()), "unlink");
         }
     }
 }

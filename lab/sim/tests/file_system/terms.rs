@@ -7,9 +7,11 @@ use crate::programs::*;
 use ropewalk_base::disk::{Disk, Open};
 use ropewalk_client::{Caller, Client, Errno};
 use ropewalk_data::Defect;
+use ropewalk_rpc::CallError;
 use ropewalk_sim::cluster::META;
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
+use ropewalk_wire::fs::data::DataRequest;
 use ropewalk_wire::fs::meta::ROOT;
 use ropewalk_wire::fs::term::Term;
 
@@ -63,6 +65,16 @@ fn objects(cluster: &Cluster) -> [usize; 2] {
         let files = cluster.data_disk(server).files();
         files.iter().filter(|path| path.starts_with("/data/objects/objects")).count()
     })
+}
+
+/// Number and generation of an inode that has an object at the first data server.
+fn an_inode(cluster: &Cluster) -> (u64, u32) {
+    let files = cluster.data_disk(0).files();
+    let mut objects = files.iter().filter(|path| path.starts_with("/data/objects/objects"));
+    let path = objects.next().expect("there is one");
+    let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+    let mut parts = name.split('.').map(|part| u64::from_str_radix(part, 16).expect("a number"));
+    (parts.next().expect("an inode"), parts.next().expect("a generation") as u32)
 }
 
 /// The term of the first metadata server.
@@ -129,6 +141,33 @@ fn a_data_server_removes_objects_for_the_metadata_server_that_it_met() {
     cluster.run(&mut simulation, 0, unlink);
     simulation.run_for(Duration::from_secs(30));
     assert_eq!(objects(&cluster), [0, 0]);
+}
+
+/// Rows of before a change of the map, served in a newer term: the data server has an object removed for nobody who does not know
+/// the map that it knows, also from its disk alone.
+#[test]
+fn a_data_server_destroys_nothing_for_rows_that_know_an_older_map() {
+    for restarts in [false, true] {
+        let (mut simulation, cluster) = cluster(4, 2);
+        cluster.mirror(&mut simulation, 2);
+        cluster.run(&mut simulation, 0, write_file);
+        simulation.run_for(Duration::from_secs(5));
+        let map = cluster.meta().map().expect("it serves").epoch;
+        let before = objects(&cluster);
+        assert!(map > 1 && before.into_iter().all(|count| count > 0), "{map} {before:?}");
+        let later = Term::new(term(&cluster).number() + 1, 5);
+        if restarts {
+            restart(&mut simulation, &cluster, DATA[0]);
+            simulation.network().partition(DATA[0], META);
+        }
+        let request = DataRequest::Reap { inodes: vec![an_inode(&cluster)] };
+        let older = cluster.order(&mut simulation, ("older", DATA[0]), (later, map - 1), &request);
+        assert_eq!(older, Err(CallError::TimedOut), "{restarts}");
+        assert_eq!(objects(&cluster), before);
+        let current = cluster.order(&mut simulation, ("current", DATA[0]), (later, map), &request);
+        assert_eq!(current, Ok(()), "{restarts}");
+        assert!(objects(&cluster)[0] < before[0]);
+    }
 }
 
 /// Both servers count on from the same start. Data servers believe the one that they met first.
