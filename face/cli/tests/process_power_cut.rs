@@ -116,29 +116,6 @@ impl Drop for Site {
     }
 }
 
-/// Works until the power is cut; returns the operation under way then. Nobody knows whether it took effect.
-fn work(
-    worker: &mut Worker,
-    model: &mut Model,
-    random: &mut Random,
-    cut: &AtomicBool,
-    history: &mut Vec<String>,
-) -> Option<Operation> {
-    loop {
-        let operation = model.choose(random);
-        let ended = worker.perform(&operation);
-        let over = cut.load(Ordering::SeqCst);
-        history
-            .push(format!("{operation}: {ended:?}{}", if over { ", after the cut" } else { "" }));
-        match ended {
-            Ended::Done if !over => model.done(&operation),
-            // An operation that ended after the cut may have been done before it, and be lost.
-            Ended::Done | Ended::Failed(_) => return Some(operation),
-            Ended::Died => panic!("nobody killed the worker"),
-        }
-    }
-}
-
 fn round(site: &mut Site, number: usize, (cut, client): (Cut, Client)) -> (String, Model) {
     let directory = format!("round{number}");
     let mut model = Model::new(&directory, (number as u64) << 32);
@@ -154,7 +131,7 @@ fn round(site: &mut Site, number: usize, (cut, client): (Cut, Client)) -> (Strin
             begun.store(true, Ordering::SeqCst);
             site.cut(cut, client);
         });
-        let under_way = work(&mut worker, &mut model, &mut random, &begun, &mut history);
+        let under_way = worker.work_until(&begun, &mut model, &mut random, &mut history);
         cutter.join().expect("power comes back");
         under_way
     });

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use ropewalk_netns::{Topology, TopologyConfig};
 
 use super::command::Said;
+use super::disk::PowerDisk;
 use super::shim::KillAt;
 use super::{PROGRAM, Process};
 
@@ -20,6 +22,21 @@ pub const CLIENT: usize = 3;
 /// An address of loopback that was free a moment ago.
 pub fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A disk for each metadata server, if they are to have some.
+fn disks(kind: Option<&str>, place: &Path) -> Vec<PowerDisk> {
+    let disk = |kind| {
+        move |name| {
+            let disk = PowerDisk::new(kind, place, name).expect("a file system can be made");
+            // A directory of the server alone: the file system has entries of its own.
+            let mut private = fs::DirBuilder::new();
+            private.mode(0o700).create(disk.place().join("store")).unwrap();
+            fs::File::open(disk.place()).and_then(|place| place.sync_all()).unwrap();
+            disk
+        }
+    };
+    kind.map_or_else(Vec::new, |kind| ["disk0", "disk1"].map(disk(kind)).into())
 }
 
 /// See the module.
@@ -33,6 +50,8 @@ pub struct Pair {
     _data: Vec<Process>,
     /// Directories that were acknowledged.
     made: u32,
+    /// The disks of the metadata servers, where they have some of their own.
+    disks: Vec<PowerDisk>,
     // Servers end before their directories do.
     place: tempfile::TempDir,
 }
@@ -40,21 +59,26 @@ pub struct Pair {
 impl Pair {
     /// On loopback.
     pub fn new() -> Pair {
-        Pair::on(None, None)
+        Pair::on(None, None, None)
+    }
+
+    /// On loopback, with a disk of its own for each metadata server: a file system of this kind.
+    pub fn with_disks(kind: &str) -> Pair {
+        Pair::on(None, None, Some(kind))
     }
 
     /// On loopback, with these members of an etcd as the witness.
     pub fn with_etcd(members: &str) -> Pair {
-        Pair::on(None, Some(members))
+        Pair::on(None, Some(members), None)
     }
 
     /// Between network namespaces; `None` where there can be none.
     pub fn apart() -> Option<Pair> {
         let config = TopologyConfig { hosts: 4, rails: 1, ..TopologyConfig::default() };
-        Topology::or_skip(&config).map(|network| Pair::on(Some(network), None))
+        Topology::or_skip(&config).map(|network| Pair::on(Some(network), None, None))
     }
 
-    fn on(network: Option<Topology>, etcd: Option<&str>) -> Pair {
+    fn on(network: Option<Topology>, etcd: Option<&str>, kind: Option<&str>) -> Pair {
         let place = tempfile::tempdir().unwrap();
         let at = |host: usize| match &network {
             Some(network) => SocketAddr::new(network.host(host).address(0), 7700),
@@ -79,8 +103,16 @@ impl Pair {
         fs::write(place.path().join("site.toml"), text).unwrap();
         let (metas, made, _data) = ([None, None], 0, Vec::new());
         let metrics = [free(), free()];
-        let mut pair = Pair { place, network, address, metas, listen, metrics, _data, made };
+        let disks = disks(kind, place.path());
+        let mut pair = Pair { place, network, address, metas, listen, metrics, _data, disks, made };
         pair.run(CLIENT, &["format", "--config", "site.toml"]).well();
+        if let Some(disk) = pair.disks.first() {
+            let made = pair.path().join("cluster/meta");
+            std::os::unix::fs::symlink(disk.place().join("store"), pair.path().join("kept"))
+                .unwrap();
+            super::run(pair.path(), "cp", &["-a", &format!("{}/.", made.display()), "kept/"]);
+            super::run(pair.path(), "sync", &["--file-system", "kept/"]);
+        }
         assert!(pair.start(0, false, None));
         for server in ["0", "1"] {
             let config = pair.config();
@@ -129,7 +161,10 @@ impl Pair {
 
     /// Starts a metadata server, which may have to die later. False where it died before it served.
     pub fn start(&mut self, number: usize, joins: bool, kill: Option<&KillAt>) -> bool {
-        let directory = self.path().join(["cluster/meta", "standby"][number]);
+        let directory = match self.disks.get(number) {
+            Some(disk) => disk.place().join("store"),
+            None => self.path().join(["cluster/meta", "standby"][number]),
+        };
         let (config, file) = (self.config(), self.cluster_file());
         let (listen, count) = (self.listen[number].to_string(), number.to_string());
         let directory = directory.display().to_string();
@@ -146,6 +181,18 @@ impl Pair {
         }
         self.metas[number] = Process::run(command, "serving at").ok();
         self.metas[number].is_some()
+    }
+
+    /// Cuts the power of these metadata servers in one moment. It comes back at once, and they start.
+    pub fn cut_power(&mut self, servers: &[usize]) {
+        servers.iter().for_each(|number| self.disks[*number].cut());
+        for number in servers {
+            self.metas[*number] = None;
+            self.disks[*number].restore();
+        }
+        for number in servers {
+            assert!(self.start(*number, false, None), "a server without power starts again");
+        }
     }
 
     /// Makes a directory, which is acknowledged; the time that it took.

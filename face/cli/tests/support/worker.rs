@@ -9,11 +9,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::library::Library;
-use super::operation::{Operation, bytes};
+use super::model::Model;
+use super::operation::{Operation, Random, bytes};
 use super::shim::{KillAt, arm};
 
 /// Says by what way a worker reaches the files: `mount PATH` or `library ADDRESS`.
@@ -33,7 +35,8 @@ pub enum Ended {
 /// A running worker.
 pub struct Worker {
     child: Child,
-    input: ChildStdin,
+    /// None once it is to end.
+    input: Option<ChildStdin>,
     lines: Receiver<String>,
 }
 
@@ -47,7 +50,7 @@ impl Worker {
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("this test can run again");
-        let input = child.stdin.take().expect("it was asked for");
+        let input = child.stdin.take();
         let output = child.stdout.take().expect("it was asked for");
         let (sender, lines) = channel::<String>();
         std::thread::spawn(move || {
@@ -66,7 +69,8 @@ impl Worker {
 
     /// Has an operation performed.
     pub fn perform(&mut self, operation: &Operation) -> Ended {
-        if writeln!(self.input, "{operation}").is_err() {
+        let sent = self.input.as_mut().map(|input| writeln!(input, "{operation}"));
+        if !sent.is_some_and(|sent| sent.is_ok()) {
             return Ended::Died;
         }
         match self.lines.recv_timeout(HANGS) {
@@ -81,6 +85,36 @@ impl Worker {
     pub fn must(&mut self, operation: &Operation) {
         let ended = self.perform(operation);
         assert_eq!(ended, Ended::Done, "{operation}");
+    }
+
+    /// Works until servers lose power, and tells what was done. Returns the operation under way then: nobody knows whether it
+    /// took effect.
+    pub fn work_until(
+        &mut self,
+        cut: &AtomicBool,
+        model: &mut Model,
+        random: &mut Random,
+        history: &mut Vec<String>,
+    ) -> Option<Operation> {
+        loop {
+            let operation = model.choose(random);
+            let ended = self.perform(&operation);
+            let over = cut.load(Ordering::SeqCst);
+            let when = if over { ", after the cut" } else { "" };
+            history.push(format!("{operation}: {ended:?}{when}"));
+            match ended {
+                Ended::Done if !over => model.done(&operation),
+                // An operation that ended after the cut may have been done before it, and be lost.
+                Ended::Done | Ended::Failed(_) => return Some(operation),
+                Ended::Died => panic!("nobody killed the worker"),
+            }
+        }
+    }
+
+    /// Ends in good order, so that nobody waits for its session.
+    pub fn leave(mut self) {
+        self.input = None;
+        let _ = self.child.wait();
     }
 
     /// The process, to be killed by others.
@@ -155,30 +189,40 @@ impl Mounted {
     }
 }
 
-type Perform = Box<dyn FnMut(&Operation) -> Result<(), String>>;
+/// How a worker reaches the files.
+enum Way {
+    Mount(Mounted),
+    Library(Box<Library>),
+}
+
+impl Way {
+    fn perform(&mut self, operation: &Operation) -> Result<(), String> {
+        match self {
+            Way::Mount(mounted) => mounted.perform(operation).map_err(|error| error.to_string()),
+            Way::Library(library) => library.perform(operation).map_err(|error| error.to_string()),
+        }
+    }
+}
 
 /// The work of a worker's process: the body of a test that does nothing if it was not started as one.
 pub fn work() {
     let Ok(way) = std::env::var(WAY) else { return };
-    let mut perform: Perform = match way.split_once(' ') {
-        Some(("mount", path)) => {
-            let mut mounted = Mounted { root: path.into(), open: BTreeMap::new() };
-            Box::new(move |operation| mounted.perform(operation).map_err(|e| e.to_string()))
-        }
-        Some(("library", address)) => {
-            let mut library = Library::connect(address);
-            Box::new(move |operation| library.perform(operation).map_err(|e| e.to_string()))
-        }
+    let mut way = match way.split_once(' ') {
+        Some(("mount", path)) => Way::Mount(Mounted { root: path.into(), open: BTreeMap::new() }),
+        Some(("library", address)) => Way::Library(Box::new(Library::connect(address))),
         _ => panic!("no way to files: {way}"),
     };
     println!("worker: ready");
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let operation: Operation = line.parse().expect("the test knows its operations");
         let mut output = std::io::stdout().lock();
-        match perform(&operation) {
+        match way.perform(&operation) {
             Ok(()) => writeln!(output, "worker: done"),
             Err(error) => writeln!(output, "worker: failed {error}"),
         }
         .expect("somebody reads it");
+    }
+    if let Way::Library(library) = way {
+        library.leave();
     }
 }

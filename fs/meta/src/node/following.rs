@@ -124,8 +124,11 @@ impl MetaNode {
             None => self.copy(&leader).await?,
         };
         self.follows.set(Some((term, NodeRole::Follows)));
-        self.lines
-            .say(&format!("follows the active metadata server from record {}", store.position()));
+        self.lines.say(&format!(
+            "{}follows the active metadata server from record {}",
+            Level::Note.mark(),
+            store.position()
+        ));
         let parted = self.pull(&leader, &store).await;
         drop(store);
         if let Err(Parted::Cut) = parted {
