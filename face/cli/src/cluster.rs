@@ -26,7 +26,7 @@ use crate::identity::{self, Identity};
 use crate::log;
 use crate::node::{self, Node, NodeThread};
 use crate::report::complain;
-use crate::told::{Network, OwnDisk, Report, Told};
+use crate::told::{Network, OwnDisk, Report};
 use crate::witness::WitnessPlace;
 
 /// The time that a starting data server waits until the metadata server knows it.
@@ -150,12 +150,8 @@ pub async fn serve_meta(node: Node, place: MetaPlace) {
         Ok(server) => {
             node.ready.serving();
             let tell = || {
-                let calls: u64 = server.calls().values().sum();
-                let sent = server.messages_to_data_servers().total();
-                let line =
-                    format!("calls={calls} data_messages={sent} syncs={}", HostDisk::syncs());
                 let (status, network) = (server.report().map(Box::new), Network::of(&endpoint));
-                Told { line, report: Report::Meta { status, node: None, disk: None, network } }
+                Report::Meta { status, node: None, disk: None, network }
             };
             node.inquiry.answer_until(node.stop, tell).await;
             if let Err(error) = server.stop().await {
@@ -175,16 +171,10 @@ async fn serve_elected(node: Node, config: MetaConfig, others: NodeConfig) {
             node.ready.serving();
             let tell = || {
                 let active = server.active();
-                let (calls, sent) = active.as_ref().map_or((0, 0), |active| {
-                    (active.calls().values().sum(), active.messages_to_data_servers().total())
-                });
-                let (is_active, syncs) = (active.is_some(), HostDisk::syncs());
-                let line =
-                    format!("active={is_active} calls={calls} data_messages={sent} syncs={syncs}");
                 let status = active.and_then(|active| active.report()).map(Box::new);
                 let (node, network) = (Some(server.state()), Network::of(&endpoint));
                 let disk = status.is_none().then(|| OwnDisk::of(&node_world, &directory));
-                Told { line, report: Report::Meta { status, node, disk, network } }
+                Report::Meta { status, node, disk, network }
             };
             let serving = node.inquiry.answer_until(node.stop, tell);
             if let Either::Right(failure) = race(serving, server.failed()).await {
@@ -265,12 +255,8 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
     if refusal.is_none() {
         ready.serving();
         let tell = || {
-            let counters = server.counters();
-            let (requests, wrong) = (counters.requests, counters.checksum_errors);
-            let syncs = HostDisk::syncs();
-            let line = format!("requests={requests} checksum_errors={wrong} syncs={syncs}");
             let (status, network) = (server.report().map(Box::new), Network::of(&endpoint));
-            Told { line, report: Report::Data { status, network } }
+            Report::Data { status, network }
         };
         let serving = node.inquiry.answer_until(stop, tell);
         refusal = race(serving, server.refused()).await.right();

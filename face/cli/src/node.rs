@@ -20,12 +20,10 @@ use ropewalk_store::HostDisk;
 
 use crate::report::complain;
 use crate::security;
-use crate::told::Told;
+use crate::told::Report;
 
 /// Threads for blocking disk work of one server.
 const DISK_THREADS: usize = 2;
-/// The time that a node may take to answer a question.
-const ANSWER: Duration = Duration::from_secs(5);
 /// The pause before one looks again whether a node can be asked.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -56,12 +54,12 @@ type Failure = Arc<Mutex<Option<String>>>;
 /// A way to ask a working node for something, from another thread.
 #[derive(Clone, Default)]
 pub struct Inquiry {
-    waiting: Arc<Mutex<Option<Sender<mpsc::Sender<Told>>>>>,
+    waiting: Arc<Mutex<Option<Sender<mpsc::Sender<Report>>>>>,
 }
 
 impl Inquiry {
     /// Asks, and waits for the answer that long; `None` where the node does not answer.
-    pub fn ask_within(&self, limit: Duration) -> Option<Told> {
+    pub fn ask_within(&self, limit: Duration) -> Option<Report> {
         let until = Instant::now() + limit;
         let question = loop {
             // Somebody else may be asking.
@@ -79,7 +77,7 @@ impl Inquiry {
     }
 
     /// The node's side: answers all questions by `tell`, until `stop` comes.
-    pub async fn answer_until(&self, mut stop: Receiver<()>, tell: impl Fn() -> Told) {
+    pub async fn answer_until(&self, mut stop: Receiver<()>, tell: impl Fn() -> Report) {
         loop {
             let (sender, question) = oneshot();
             *self.waiting.lock().expect("replaced whole") = Some(sender);
@@ -233,11 +231,6 @@ impl NodeThread {
     /// The error with which it ended by itself, if it did.
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().expect("replaced whole").clone()
-    }
-
-    /// The node's counts since its start: names and values, in one line.
-    pub fn counters(&self) -> Option<String> {
-        self.inquiry.ask_within(ANSWER).map(|told| told.line)
     }
 
     /// A way to ask it, for other threads.

@@ -10,13 +10,6 @@ use ropewalk_net::local::LocalEndpoint;
 use ropewalk_wire::fs::standby::NodeStatus;
 use ropewalk_wire::fs::status::{Activity, DataStatus, MetaStatus, disk_work};
 
-/// The answer of a node.
-pub struct Told {
-    /// Counts since its start: names and values, in one line.
-    pub line: String,
-    pub report: Report,
-}
-
 /// The report of a server.
 pub enum Report {
     Meta {

@@ -132,7 +132,7 @@ fn a_former_client_stands_in_the_way_of_an_upgrade_and_is_refused_after_it() {
     let old = former(place);
     let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/images/file-system-1.tar.gz");
     run(place, "tar", &["-xzf", image.to_str().unwrap()]);
-    let cluster = support::Cluster::start(&place.join("c"));
+    let mut cluster = support::Cluster::start(&place.join("c"));
     let (address, mount) = (cluster.address(), place.join("m"));
     fs::create_dir(&mount).unwrap();
     let mut command = Command::new(&old);
@@ -151,4 +151,12 @@ fn a_former_client_stands_in_the_way_of_an_upgrade_and_is_refused_after_it() {
     assert!(refused.contains("version"), "{refused}");
     unmount(&mount);
     drop((mounted, taken));
+    // Nor does a former server touch what this one has brought forward.
+    cluster.process.stop();
+    let refused = by(&old, place, &address, &["up", "c"]).badly();
+    assert!(refused.contains("newer"), "{refused}");
+    cluster.restart();
+    ropewalk(place, &address, &["check", "--read"]).well();
+    ropewalk(place, &address, &["cp", ":/new", "copy"]).well();
+    assert!(fs::read(place.join("copy")).unwrap() == vec![1; 3_000_000]);
 }

@@ -125,7 +125,7 @@ fn a_rank_that_is_gone_is_named_and_the_others_go_on() {
 #[test]
 fn a_rank_that_is_killed_hangs_nobody_whatever_it_was_doing() {
     let Some(program) = compile("tests/c/killed.c", Language::C) else { return };
-    let deaths = ["target", "origin", "accumulate", "fence", "locked", "dynamic"];
+    let deaths = ["target", "origin", "accumulate", "fence", "locked", "dynamic", "copying"];
     let listens = ["shm://,tcp://127.0.0.1:0", "tcp://127.0.0.1:0"];
     for (seed, death) in deaths.into_iter().enumerate() {
         for implementation in ["direct", "messages", "direct_accumulate_at_origin"] {

@@ -27,6 +27,7 @@ use crate::clean::Wanted;
 use crate::config::Defect;
 use crate::epochs::Standing;
 use crate::failure::Failure;
+use crate::membership::Herald;
 use crate::mirror::is_among_servers;
 use crate::plan::{self, Plan};
 use crate::read::Read;
@@ -74,22 +75,15 @@ impl Handler for Inner {
             responder.note_arrival(self.world.now());
             return self.park(incoming, responder);
         }
-        let term = Term(head.term);
         if admitted.is_ok() && is_order(&head, &request) {
-            if !self.is_heard(term) {
-                return self.refuse(responder, Status::OlderTerm);
-            }
-            if self.comes_from_older_rows(&head) {
-                // The next heartbeat tells the metadata server, and people.
-                self.map_wanted.notify_all();
-                return self.refuse(responder, Status::Unavailable);
-            }
-            let believes = self.mirror.defect == Some(Defect::AnyTerm);
-            let herald = self.herald.clone().filter(|herald| !believes && !herald.is_noted(term));
-            if let Some(herald) = herald {
-                self.requests.set(self.requests.get() - 1);
-                responder.note_arrival(self.world.now());
-                return self.take_when_noted(herald, incoming, responder);
+            match self.judge_order(&head) {
+                Ok(None) => {}
+                Ok(Some(herald)) => {
+                    self.requests.set(self.requests.get() - 1);
+                    responder.note_arrival(self.world.now());
+                    return self.take_when_noted(herald, incoming, responder);
+                }
+                Err(status) => return self.refuse(responder, status),
             }
         }
         responder.note_kind(self.activities.count(&request), self.world.now());
@@ -209,10 +203,21 @@ impl Inner {
         self.herald.as_ref().is_none_or(|herald| believes || herald.is_heard(term))
     }
 
-    /// Whether a metadata server's call shows that its rows are an older copy. Calls of a former version name no map.
-    fn comes_from_older_rows(&self, head: &CallHead) -> bool {
-        let Some(herald) = self.herald.as_ref().filter(|_| head.map != 0) else { return false };
-        self.is_older_copy(herald.history(), head.map, Term(head.term))
+    /// Whether a metadata server has a say here. Returns the herald that has to note its term before that.
+    fn judge_order(&self, head: &CallHead) -> Result<Option<Rc<Herald>>, Status> {
+        let term = Term(head.term);
+        if !self.is_heard(term) {
+            return Err(Status::OlderTerm);
+        }
+        let Some(herald) = &self.herald else { return Ok(None) };
+        // Calls of a former version name no map.
+        if head.map != 0 && self.is_older_copy(herald.history(), head.map, term) {
+            // The next heartbeat tells the metadata server, and people.
+            self.map_wanted.notify_all();
+            return Err(Status::Unavailable);
+        }
+        let believes = self.mirror.defect == Some(Defect::AnyTerm);
+        Ok(Some(herald.clone()).filter(|_| !believes && !herald.is_noted(term)))
     }
 
     /// Whether who sent a call may ask for that at all; and if he may, whether his session is limited.

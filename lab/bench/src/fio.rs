@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::host;
+use crate::counters::Watched;
 use crate::work_files::SMALL;
 use crate::worker::Work;
 
@@ -23,10 +23,9 @@ pub fn random(
     file_bytes: u64,
     depth: u64,
     count: u64,
-    serving: &[u32],
+    serving: &Watched,
 ) -> anyhow::Result<Work> {
-    let cpu = || serving.iter().map(|process| host::cpu_nanos(*process)).sum::<u64>();
-    let before = cpu();
+    let before = serving.begin()?;
     let output = Command::new("fio")
         .args(["--name=small", "--ioengine=libaio", "--direct=1", "--bs=4k", "--thread"])
         .args(["--output-format=json", "--norandommap", "--randrepeat=0", "--end_fsync=0"])
@@ -37,13 +36,12 @@ pub fn random(
         .arg(format!("--io_size={}", count * SMALL as u64))
         .output()
         .context("cannot run fio")?;
-    let after = cpu();
     if !output.status.success() {
         bail!("fio: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let mut work = parse(&String::from_utf8_lossy(&output.stdout), what)?;
     work.lanes = depth;
-    work.cpu_nanos += after - before;
+    serving.end(&before, &mut work)?;
     Ok(work)
 }
 

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use crate::counters::Watched;
 use crate::fio;
 use crate::host;
 use crate::lab::{Lab, Party, quoted, version};
 use crate::order::Order;
 use crate::report::Outcome;
 use crate::series::Figure;
-use crate::servers::{Cluster, counted};
+use crate::servers::Cluster;
 use crate::stage::{Stage, row};
 use crate::work_files::{LARGE, SMALL};
 use crate::worker::{Work, run};
@@ -78,9 +79,9 @@ fn library(lab: &mut Lab<'_>, depth: u64) -> anyhow::Result<()> {
     let cluster = Cluster::start(&plan)?;
     let rows = names.map(|name| row(&name, Figure::Bandwidth, LARGE, 1, depth));
     let embedded = lab.memory().join(format!("embedded{depth}"));
-    let (address, serving) = (cluster.address(), cluster.processes());
+    let (address, serving) = (cluster.address(), cluster.watched());
     let place = |order: Order, run: usize| order.with("folder", "/io").with("name", run);
-    let ours = |serving: &[u32], start: &dyn Fn(&str) -> Order, number: usize| {
+    let ours = |serving: &Watched, start: &dyn Fn(&str) -> Order, number: usize| {
         let each = |kind: &str| {
             let order = place(start(kind), number);
             order.with("count", count).with("depth", depth)
@@ -121,7 +122,7 @@ fn library(lab: &mut Lab<'_>, depth: u64) -> anyhow::Result<()> {
         version: version(),
         medium: "library",
         params: params("embedded"),
-        act: Box::new(|run| ours(&[], &within, run)),
+        act: Box::new(|run| ours(&Watched::default(), &within, run)),
     });
     lab.alternate(&rows, parties);
     Ok(())
@@ -133,9 +134,9 @@ fn bare(folder: &Path, number: usize, count: u64) -> anyhow::Result<Vec<Work>> {
         let order = Order::new(kind).with("folder", folder.display());
         order.with("name", format!("bare{number}")).with("count", count)
     };
-    let fresh = run(&[each("write large")], &[])?;
-    let existing = run(&[each("write large").with("existing", 1)], &[])?;
-    let read = run(&[each("read large")], &[])?;
+    let fresh = run(&[each("write large")], &Watched::default())?;
+    let existing = run(&[each("write large").with("existing", 1)], &Watched::default())?;
+    let read = run(&[each("read large")], &Watched::default())?;
     std::fs::remove_file(folder.join(format!("bare{number}")))?;
     Ok(vec![fresh, existing, read])
 }
@@ -146,7 +147,7 @@ fn large(lab: &mut Lab<'_>, stage: &Stage<'_>) -> anyhow::Result<()> {
         return Ok(());
     }
     let count = lab.options.amount(128, 64);
-    let act = move |folder: &Path, serving: &[u32], number: usize| {
+    let act = move |folder: &Path, serving: &Watched, number: usize| {
         let name = |client: u64| format!("large{number}.{client}");
         let order = |kind: &str, client: u64| {
             let order = Order::new(kind).with("folder", folder.display());
@@ -203,7 +204,7 @@ fn small(lab: &mut Lab<'_>, stage: &Stage<'_>, depth: u64) -> anyhow::Result<()>
         if !lab.options.wanted(&name) {
             continue;
         }
-        let act = |folder: &Path, serving: &[u32], _: usize| {
+        let act = |folder: &Path, serving: &Watched, _: usize| {
             prepared(folder, bytes)?;
             if fio {
                 return Ok(vec![fio::random(folder, what, bytes, depth, count * depth, serving)?]);
@@ -241,15 +242,13 @@ fn synced(lab: &mut Lab<'_>) -> anyhow::Result<()> {
             continue;
         }
         let syncs = std::cell::RefCell::new(Vec::new());
-        let act = |folder: &Path, serving: &[u32], number: usize| {
+        let act = |folder: &Path, serving: &Watched, number: usize| {
             let order = Order::new("synced").with("folder", folder.display());
             let order = order.with("name", format!("{kind}{number}")).with("count", count);
             let order = if existing { order.with("existing", 1) } else { order };
-            let before = counted(&cluster, "syncs")?;
             let work = run(&[order], serving)?;
-            if folder == mount.path() {
-                let more = counted(&cluster, "syncs")? - before;
-                syncs.borrow_mut().push(more as f64 / work.operations as f64);
+            if let Some(served) = work.served {
+                syncs.borrow_mut().push(served.syncs / work.operations as f64);
             }
             Ok(vec![work])
         };
@@ -262,7 +261,7 @@ fn synced(lab: &mut Lab<'_>) -> anyhow::Result<()> {
                 version: host::kernel(),
                 medium: "mount",
                 params: stage.bare.clone(),
-                act: Box::new(move |run| act(&folder, &[], run)),
+                act: Box::new(move |run| act(&folder, &Watched::default(), run)),
             });
         }
         lab.alternate(&[row(&name, Figure::Rate, SMALL, 1, 1)], parties);

@@ -26,6 +26,7 @@ mod bmi_bare;
 mod bmi_group;
 mod bmi_rows;
 mod bmi_side;
+mod counters;
 pub mod embed;
 mod fio;
 mod guide;

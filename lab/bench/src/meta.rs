@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::counters::Watched;
 use crate::lab::{Lab, Party, quoted, version};
 use crate::order::Order;
 use crate::report::Outcome;
@@ -79,7 +80,7 @@ fn library(lab: &mut Lab<'_>, depth: u64) -> anyhow::Result<()> {
     };
     let plan = lab.plan(lab.disk(), lab.memory(), &format!("library{depth}"))?;
     let cluster = Cluster::start(&plan)?;
-    let serving = cluster.processes();
+    let serving = cluster.watched();
     let rows = names.map(|name| row(&name, Figure::Rate, 0, 1, depth));
     let mut parties = vec![Party {
         system: "ropewalk",
@@ -105,7 +106,8 @@ fn library(lab: &mut Lab<'_>, depth: u64) -> anyhow::Result<()> {
             act: Box::new(move |number| {
                 let folder = folder.join(number.to_string());
                 std::fs::create_dir_all(&folder)?;
-                let work = |kind| run(&[file_order(kind, &folder, "f", count, 0)], &[]);
+                let work =
+                    |kind| run(&[file_order(kind, &folder, "f", count, 0)], &Watched::default());
                 Ok(vec![work("create")?, work("stat")?])
             }),
         });
@@ -126,7 +128,7 @@ fn names(lab: &mut Lab<'_>, stage: &Stage<'_>) {
         return;
     }
     let count = lab.options.amount(5_000, 2_000);
-    let act = move |folder: &Path, serving: &[u32], number: usize| {
+    let act = move |folder: &Path, serving: &Watched, number: usize| {
         let place = |client: u64| folder.join(format!("own{number}.{client}"));
         for client in 0..CLIENTS {
             std::fs::create_dir_all(place(client))?;
@@ -149,7 +151,7 @@ fn shared(lab: &mut Lab<'_>, stage: &Stage<'_>) {
         return;
     }
     let count = lab.options.amount(3_000, 1_000);
-    let act = move |folder: &Path, serving: &[u32], number: usize| -> anyhow::Result<Vec<Work>> {
+    let act = move |folder: &Path, serving: &Watched, number: usize| -> anyhow::Result<Vec<Work>> {
         let folder = folder.join(format!("shared{number}"));
         std::fs::create_dir_all(&folder)?;
         let work = |kind: &str, shift: u64| {

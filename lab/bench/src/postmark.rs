@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::counters::Watched;
 use crate::host;
 use crate::lab::Lab;
 use crate::series::Figure;
@@ -53,7 +54,8 @@ pub fn measure(lab: &mut Lab<'_>, stage: &Stage<'_>) {
         if !lab.options.wanted(name) {
             continue;
         }
-        let act = |folder: &Path, serving: &[u32], _: usize| Ok(vec![run(folder, load, serving)?]);
+        let act =
+            |folder: &Path, serving: &Watched, _: usize| Ok(vec![run(folder, load, serving)?]);
         let mut row = row(name, Figure::Rate, 0, 1, 1);
         row.params = vec![
             ("files", load.files.to_string()),
@@ -65,7 +67,7 @@ pub fn measure(lab: &mut Lab<'_>, stage: &Stage<'_>) {
     }
 }
 
-fn run(folder: &Path, load: Load, serving: &[u32]) -> anyhow::Result<Work> {
+fn run(folder: &Path, load: Load, serving: &Watched) -> anyhow::Result<Work> {
     let folder = folder.join("postmark");
     std::fs::create_dir_all(&folder)?;
     let mut child = Command::new("postmark")
@@ -82,8 +84,14 @@ fn run(folder: &Path, load: Load, serving: &[u32]) -> anyhow::Result<Work> {
     child.stdin.take().expect("it was asked for").write_all(script.as_bytes())?;
     let mut output = child.stdout.take().expect("it was asked for");
     let process = child.id();
-    let cpu =
-        || serving.iter().chain([&process]).map(|process| host::cpu_nanos(*process)).sum::<u64>();
+    let cpu = || {
+        serving
+            .processes
+            .iter()
+            .chain([&process])
+            .map(|process| host::cpu_nanos(*process))
+            .sum::<u64>()
+    };
     let (mut said, mut chunk) = (Vec::new(), [0; 4096]);
     let mut phases: Vec<(u64, u64)> = Vec::new();
     let begin = Instant::now();

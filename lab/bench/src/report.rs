@@ -2,6 +2,11 @@
 
 use std::fmt::Write;
 
+/// Metrics of the servers' part in an operation: calls to them, their time, and their syncs.
+pub const CALLS: &str = "server_calls";
+pub const SERVED: &str = "server_time";
+pub const SYNCS: &str = "server_syncs";
+
 /// One figure.
 #[derive(Debug, Clone)]
 pub struct Outcome {
@@ -67,20 +72,33 @@ const COLUMNS: usize = 80;
 pub struct Table {
     /// The scenario of the last row.
     scenario: Option<String>,
+    pending: Option<Pending>,
+}
+
+/// A row that is not printed yet.
+struct Pending {
     /// The main figure, and the tail and processor time beside it.
-    pending: Option<(Outcome, String, String)>,
+    main: Outcome,
+    tail: String,
+    cpu: String,
+    /// The servers' part.
+    served: Vec<String>,
 }
 
 impl Table {
     /// Takes a figure; the text that can be printed now.
     pub fn add(&mut self, outcome: &Outcome) -> String {
-        if let Some((main, tail, cpu)) = &mut self.pending
+        if let Some(Pending { main, tail, cpu, served }) = &mut self.pending
             && (&main.scenario, main.system, &main.params)
                 == (&outcome.scenario, outcome.system, &outcome.params)
         {
+            let median = number(outcome.median);
             match outcome.metric {
                 "latency" => *tail = number(outcome.p99),
-                "cpu" => *cpu = format!("{} {}", number(outcome.median), outcome.unit),
+                "cpu" => *cpu = format!("{median} {}", outcome.unit),
+                CALLS => served.push(format!("{median} calls")),
+                SERVED => served.push(format!("{median} us")),
+                SYNCS => served.push(format!("{median} syncs")),
                 _ => {}
             }
             return String::new();
@@ -90,13 +108,16 @@ impl Table {
             "latency" => number(outcome.p99),
             _ => String::new(),
         };
-        self.pending = Some((outcome.clone(), tail, String::new()));
+        let (main, cpu, served) = (outcome.clone(), String::new(), Vec::new());
+        self.pending = Some(Pending { main, tail, cpu, served });
         text
     }
 
     /// The lines that were not printed yet.
     pub fn finish(&mut self) -> String {
-        let Some((main, tail, cpu)) = self.pending.take() else { return String::new() };
+        let Some(Pending { main, tail, cpu, served }) = self.pending.take() else {
+            return String::new();
+        };
         let mut text = String::new();
         if self.scenario.is_none() {
             let (median, min, max, unit) = ("median", "min", "max", "unit");
@@ -119,7 +140,11 @@ impl Table {
         let _ = writeln!(text, "{line}");
         let ratio = main.ratio.map_or(String::new(), |(ratio, to)| format!("{ratio:.2} x {to}"));
         let (median, min, max) = (number(main.median), number(main.min), number(main.max));
-        text + &row([&median, &min, &max, main.unit, &tail, &cpu, &ratio])
+        text += &row([&median, &min, &max, main.unit, &tail, &cpu, &ratio]);
+        if !served.is_empty() {
+            let _ = writeln!(text, "    servers, each operation: {}", served.join(", "));
+        }
+        text
     }
 }
 

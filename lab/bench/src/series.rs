@@ -1,6 +1,7 @@
 //! From repeated work to figures: medians, tails, processor time, ratios.
 
-use crate::report::Outcome;
+use crate::counters::Served;
+use crate::report::{CALLS, Outcome, SERVED, SYNCS};
 use crate::worker::Work;
 
 /// The metric of a row's main figure.
@@ -135,8 +136,31 @@ impl Row {
                 spread(series.runs.iter().map(|run| self.cpu(run)).collect());
             cpu.p99 = cpu.max;
             outcomes.push(cpu);
+            outcomes.extend(self.served(series));
         }
         outcomes
+    }
+
+    /// The servers' part in each operation, where it is known.
+    fn served(&self, series: &Series) -> Vec<Outcome> {
+        let runs: Option<Vec<(Served, f64)>> = series
+            .runs
+            .iter()
+            .map(|run| Some((run.served?, run.operations.max(1) as f64)))
+            .collect();
+        let Some(runs) = runs else { return Vec::new() };
+        let figure = |metric, unit, of: fn(&Served) -> f64| {
+            let mut one = self.outcome(series, metric, unit);
+            let values = runs.iter().map(|(served, operations)| of(served) / operations);
+            (one.median, one.min, one.max) = spread(values.collect());
+            one.p99 = one.max;
+            one
+        };
+        vec![
+            figure(CALLS, "1/operation", |served| served.calls),
+            figure(SERVED, "us/operation", |served| served.seconds * 1e6),
+            figure(SYNCS, "1/operation", |served| served.syncs),
+        ]
     }
 
     fn outcome(&self, series: &Series, metric: &'static str, unit: &'static str) -> Outcome {

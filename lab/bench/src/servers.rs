@@ -5,6 +5,7 @@
 //!   ([`crate::serve_if_child`]).
 //! * Our own programs are this program, started again, through the command line that people use.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Receiver;
@@ -14,6 +15,7 @@ use anyhow::{Context, bail};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
+use crate::counters::{Watched, calls, free};
 use crate::worker::lines;
 use crate::{ORPHAN, PART, host};
 
@@ -136,6 +138,8 @@ pub struct Cluster {
     plan: Plan,
     id: String,
     port: u16,
+    /// The pages of metrics: of the data servers, and of the metadata server.
+    pages: (Vec<SocketAddr>, SocketAddr),
     // Data servers end first: they speak to the metadata server until then.
     data: Vec<Serving>,
     meta: Serving,
@@ -149,11 +153,14 @@ impl Cluster {
         let place = plan.meta.to_str().context("the path is not UTF-8")?;
         let id = Serving::start(&["format", place])?.wait_for("")?;
         let file = folder(&plan.meta, "cluster")?;
-        let meta = meta(plan, &id, port)?;
+        let data_pages = (0..plan.data_servers).map(|_| free());
+        let pages = (data_pages.collect::<anyhow::Result<Vec<_>>>()?, free()?);
+        let meta = meta(plan, &id, (port, pages.1))?;
         let data = (0..plan.data_servers)
             .map(|number| {
                 let (server, address) = (number.to_string(), format!("tcp://127.0.0.1:{port}"));
                 let folder = folder(&plan.data, &format!("data{number}"))?;
+                let page = pages.0[number as usize].to_string();
                 Serving::start(&[
                     "serve",
                     "data",
@@ -170,6 +177,8 @@ impl Cluster {
                     "--cluster-file",
                     &file,
                     "--admit",
+                    "--metrics",
+                    &page,
                 ])
             })
             .collect::<anyhow::Result<Vec<_>>>()?;
@@ -177,7 +186,7 @@ impl Cluster {
         for server in &data {
             server.wait_for("serving at")?;
         }
-        Ok(Cluster { plan: plan.clone(), id, port, data, meta })
+        Ok(Cluster { plan: plan.clone(), id, port, pages, data, meta })
     }
 
     /// The metadata server's address.
@@ -196,10 +205,28 @@ impl Cluster {
         data.chain([self.meta.process()]).collect()
     }
 
+    /// Its processes, whose work is measured.
+    pub fn watched(&self) -> Watched {
+        let pages = self.pages.0.iter().chain([&self.pages.1]).copied();
+        Watched::new(self.processes(), pages.collect())
+    }
+
+    /// The same, with a mount's process.
+    pub fn watched_with(&self, mount: u32) -> Watched {
+        let mut watched = self.watched();
+        watched.processes.push(mount);
+        watched
+    }
+
+    /// The calls that all data servers have had.
+    pub fn data_calls(&self) -> anyhow::Result<u64> {
+        calls(&self.pages.0)
+    }
+
     /// Kills the metadata server and starts it again; returns before it serves.
     pub fn restart_meta(&mut self) -> anyhow::Result<()> {
         self.meta.kill();
-        self.meta = meta(&self.plan, &self.id, self.port)?;
+        self.meta = meta(&self.plan, &self.id, (self.port, self.pages.1))?;
         Ok(())
     }
 
@@ -213,29 +240,15 @@ impl Cluster {
     }
 }
 
-/// The sum of a counter over all servers of a cluster.
-pub fn counted(cluster: &Cluster, name: &str) -> anyhow::Result<u64> {
-    let servers = || cluster.data.iter().chain([&cluster.meta]);
-    for server in servers() {
-        kill_process(Pid::from_child(&server.child), Signal::USR1)?;
-    }
-    let mut sum = 0;
-    for server in servers() {
-        let text = server.wait_for("counted:")?;
-        let pairs = text.split_whitespace().filter_map(|word| word.split_once('='));
-        let found = pairs.filter(|(other, _)| *other == name);
-        sum += found.filter_map(|(_, value)| value.parse::<u64>().ok()).sum::<u64>();
-    }
-    Ok(sum)
-}
-
 fn folder(path: &Path, name: &str) -> anyhow::Result<String> {
     Ok(path.join(name).to_str().context("the path is not UTF-8")?.to_string())
 }
 
-fn meta(plan: &Plan, id: &str, port: u16) -> anyhow::Result<Serving> {
+fn meta(plan: &Plan, id: &str, (port, page): (u16, SocketAddr)) -> anyhow::Result<Serving> {
     let (folder, listen) = (folder(&plan.meta, "meta")?, format!("127.0.0.1:{port}"));
-    Serving::start(&["serve", "meta", "--directory", &folder, "--cluster", id, "--listen", &listen])
+    let (place, page) = (["--directory", &folder, "--cluster", id], page.to_string());
+    let own = ["--listen", &listen, "--metrics", &page];
+    Serving::start(&[&["serve", "meta"], &place[..], &own[..]].concat())
 }
 
 /// A mount that another process serves.

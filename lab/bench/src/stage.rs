@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::counters::Watched;
 use crate::lab::{Lab, Party, quoted, version};
 use crate::series::{Figure, Row};
 use crate::servers::{Cluster, Mount, Plan};
@@ -14,7 +15,7 @@ pub struct Stage<'a> {
     embedded: Option<Mount>,
     peer: Option<&'a (Mount, String)>,
     /// Processes that work for our mount.
-    serving: Vec<u32>,
+    serving: Watched,
     /// The parameters of every cluster here.
     common: Vec<(&'static str, String)>,
     /// The same, with the parameters of our mount.
@@ -23,7 +24,7 @@ pub struct Stage<'a> {
 }
 
 /// The work of a party: in this directory, served by these processes, in the run of this number.
-pub type Act<'a> = dyn Fn(&Path, &[u32], usize) -> anyhow::Result<Vec<Work>> + 'a;
+pub type Act<'a> = dyn Fn(&Path, &Watched, usize) -> anyhow::Result<Vec<Work>> + 'a;
 
 impl<'a> Stage<'a> {
     /// `below`: the directory in which the peer keeps its files.
@@ -45,7 +46,7 @@ impl<'a> Stage<'a> {
             embedded,
             mount,
             peer,
-            serving: [cluster.processes(), vec![mount.process()]].concat(),
+            serving: cluster.watched_with(mount.process()),
             common: lab.params(plan),
             params: [lab.params(plan), own].concat(),
             bare: lab.bare_params(below),
@@ -67,7 +68,9 @@ impl<'a> Stage<'a> {
             version: version.clone(),
             medium: "mount",
             params: self.bare.clone(),
-            act: Box::new(move |run| act(mount.path(), &[mount.process()], run)),
+            act: Box::new(move |run| {
+                act(mount.path(), &Watched::new(vec![mount.process()], Vec::new()), run)
+            }),
         }));
         let own = [("placement", quoted("embedded")), ("loop", quoted("dev_fuse"))];
         parties.extend(self.embedded.as_ref().map(|mount| Party {
@@ -75,7 +78,9 @@ impl<'a> Stage<'a> {
             version: version(),
             medium: "mount",
             params: [&self.common[..], &own].concat(),
-            act: Box::new(move |run| act(mount.path(), &[mount.process()], run)),
+            act: Box::new(move |run| {
+                act(mount.path(), &Watched::new(vec![mount.process()], Vec::new()), run)
+            }),
         }));
         parties
     }

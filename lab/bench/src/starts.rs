@@ -4,12 +4,13 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use crate::counters::Watched;
 use crate::host;
 use crate::lab::{Lab, Party, quoted, version};
 use crate::meta::library_order;
 use crate::order::Order;
 use crate::series::{Figure, Row, direct};
-use crate::servers::{Cluster, Mount, counted};
+use crate::servers::{Cluster, Mount};
 use crate::stage::row;
 use crate::worker::{Work, Worker, run};
 
@@ -54,10 +55,10 @@ struct Counted {
 
 /// Requests to data servers, when no more come by themselves.
 fn quiet_requests(cluster: &Cluster) -> anyhow::Result<u64> {
-    let mut before = counted(cluster, "requests")?;
+    let mut before = cluster.data_calls()?;
     let mut since = Instant::now();
     while since.elapsed() < QUIET {
-        let now = counted(cluster, "requests")?;
+        let now = cluster.data_calls()?;
         if now != before {
             (before, since) = (now, Instant::now());
         }
@@ -123,7 +124,7 @@ fn messages(lab: &mut Lab<'_>, kind: &str, bytes: usize) -> anyhow::Result<()> {
 
 impl Counted {
     fn operations(&self, number: usize, count: u64, bytes: usize) -> anyhow::Result<Vec<Work>> {
-        let (folder, serving) = (format!("/m{number}"), self.cluster.processes());
+        let (folder, serving) = (format!("/m{number}"), self.cluster.watched());
         let order = |what: &str| library_order(&self.cluster, what, &folder, count, 1);
         // Counting waits until nothing moves; the counts are the same in each run.
         let counting = number == 0;
@@ -194,14 +195,17 @@ fn library_of_processes(lab: &Lab<'_>, number: usize) -> anyhow::Result<Work> {
     let plan = lab.plan(lab.memory(), lab.memory(), &format!("ready{number}"))?;
     let begin = host::monotonic_nanos();
     let cluster = Cluster::start(&plan)?;
-    let work = run(&[Order::new("library ready").with("address", cluster.address())], &[])?;
+    let work = run(
+        &[Order::new("library ready").with("address", cluster.address())],
+        &Watched::default(),
+    )?;
     Ok(Work { begin_nanos: begin, ..work })
 }
 
 fn library_embedded(lab: &Lab<'_>, number: usize) -> anyhow::Result<Work> {
     let folder = lab.memory().join(format!("ready-embedded{number}"));
     let order = Order::new("library ready").with("embedded", folder.display());
-    run(&[order.with("data_servers", lab.options.data_servers)], &[])
+    run(&[order.with("data_servers", lab.options.data_servers)], &Watched::default())
 }
 
 fn mount_of_processes(lab: &Lab<'_>, number: usize) -> anyhow::Result<Work> {
@@ -237,7 +241,7 @@ fn restart(lab: &mut Lab<'_>) -> anyhow::Result<()> {
     idle(lab, &cluster, &params)?;
     let files = lab.options.amount(100_000, 100_000);
     let many = [&params[..], &[("files", files.to_string())]].concat();
-    let made = run(&[library_order(&cluster, "create", "/many", files, 32)], &[])?;
+    let made = run(&[library_order(&cluster, "create", "/many", files, 32)], &Watched::default())?;
     assert_eq!(made.operations, files, "a worker does all that it is told, or fails");
     let (meta, _) = cluster.servers();
     let value = memory_mib(meta.process())?;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::counters::{Served, Watched};
 use crate::histogram::Histogram;
 use crate::host;
 use crate::order::Order;
@@ -34,6 +35,8 @@ pub struct Work {
     pub lanes: u64,
     /// A figure of its own that the worker found, if there is one.
     pub extra: u64,
+    /// The part of the servers in it, where they have pages of metrics.
+    pub served: Option<Served>,
 }
 
 impl Work {
@@ -66,8 +69,9 @@ impl Work {
     }
 
     fn encode(&self) -> String {
-        let Work { begin_nanos, end_nanos, operations, bytes, cpu_nanos, lanes, extra, times } =
-            self;
+        let Work {
+            begin_nanos, end_nanos, operations, bytes, cpu_nanos, lanes, extra, times, ..
+        } = self;
         let (span, times) = (format!("{begin_nanos} {end_nanos}"), times.encode());
         format!("done {span} {operations} {bytes} {cpu_nanos} {lanes} {extra} {times}")
     }
@@ -84,6 +88,7 @@ impl Work {
             lanes: number()?,
             extra: number()?,
             times: Histogram::decode(words.next()?)?,
+            served: None,
         })
     }
 
@@ -185,12 +190,10 @@ pub fn lines(output: impl std::io::Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// Runs these orders at once; their joint result, with the processor time that the processes `serving` used
-/// meanwhile.
-pub fn run(orders: &[Order], serving: &[u32]) -> anyhow::Result<Work> {
+/// Runs these orders at once; their joint result, with what the processes `serving` did meanwhile.
+pub fn run(orders: &[Order], serving: &Watched) -> anyhow::Result<Work> {
     let mut workers = orders.iter().map(Worker::start).collect::<anyhow::Result<Vec<_>>>()?;
-    let cpu = || serving.iter().map(|process| host::cpu_nanos(*process)).sum::<u64>();
-    let before = cpu();
+    let before = serving.begin()?;
     for worker in &mut workers {
         worker.go()?;
     }
@@ -203,7 +206,7 @@ pub fn run(orders: &[Order], serving: &[u32]) -> anyhow::Result<Work> {
         }
     }
     let mut all = all.context("there was nothing to do")?;
-    all.cpu_nanos += cpu().saturating_sub(before);
+    serving.end(&before, &mut all)?;
     Ok(all)
 }
 

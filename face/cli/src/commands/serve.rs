@@ -2,8 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -399,25 +397,18 @@ fn election_of(config: &Config, number: u32, join: bool) -> anyhow::Result<Optio
     }))
 }
 
-/// Runs one server until a signal comes. `SIGUSR1` makes it print what it counted since its start.
+/// Runs one server until a signal comes.
 fn serve_one(
     mut thread: NodeThread,
     (name, metrics): (String, Option<metrics::Place>),
     stop: &Stop,
 ) -> anyhow::Result<()> {
-    let count = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGUSR1, count.clone())?;
     let _exporter = Exporter::start(metrics, vec![(name, thread.inquiry())])?;
     announce!("serving at {}", thread.address);
     notify::ready(&format!("serving at {}", thread.address));
     while !stop.is_asked() {
         if let Some(error) = thread.failure() {
             bail!(error);
-        }
-        if count.swap(false, Ordering::Relaxed)
-            && let Some(counters) = thread.counters()
-        {
-            announce!("counted: {counters}");
         }
         std::thread::sleep(LOOK);
     }

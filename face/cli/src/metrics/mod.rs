@@ -108,7 +108,7 @@ fn page_of(servers: &[(String, Inquiry)]) -> String {
         let left = ANSWER.saturating_sub(begin.elapsed());
         let told = inquiry.ask_within(left.max(ANSWER_MIN));
         page.flag("server_up", &[("server", name)], told.is_some());
-        match told.map(|told| told.report) {
+        match told {
             Some(Report::Meta { status, node, disk, network }) => {
                 put_meta(&mut page, name, status.as_deref(), node.as_ref());
                 if let Some(OwnDisk { work, space }) = disk {

@@ -70,7 +70,7 @@ impl Worker {
     /// Has an operation performed.
     pub fn perform(&mut self, operation: &Operation) -> Ended {
         let sent = self.input.as_mut().map(|input| writeln!(input, "{operation}"));
-        if !sent.is_some_and(|sent| sent.is_ok()) {
+        if sent.is_none_or(|sent| sent.is_err()) {
             return Ended::Died;
         }
         match self.lines.recv_timeout(HANGS) {

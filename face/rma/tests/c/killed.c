@@ -1,7 +1,7 @@
 /* Rank 1 is killed in the middle of something: SIGKILL, at a moment that nobody chose. Nobody hangs, those who deal with it are
  * told its number, and the others go on with each other.
  *
- * usage: ropewalk run -n 4 -- killed IMPLEMENTATION target|origin|accumulate|fence|locked|dynamic SEED
+ * usage: ropewalk run -n 4 -- killed IMPLEMENTATION target|origin|accumulate|fence|locked|copying|dynamic SEED
  *
  * Each rank is a child of the process that was started, which ends well when its child did what it should. */
 #include "check.h"
@@ -9,11 +9,11 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-enum { NUMBERS = 1000, LONG = 20000 };
+enum { NUMBERS = 1000, LONG = 20000, HUGE_LONG = 4 << 20 };
 
 static int rank, size, tell;
 static rw_win win;
-static int64_t *base, data[LONG];
+static int64_t *base, *huge, data[LONG];
 static const char *what;
 static rw_aint at;
 
@@ -26,6 +26,14 @@ static int is(const char *word)
 static int turn(void)
 {
     int to = rank == 1 ? 0 : 1, code = RW_SUCCESS;
+    if (is("copying")) {
+        if ((code = rw_win_lock(RW_LOCK_EXCLUSIVE, 0, 0, win)) != RW_SUCCESS)
+            return code;
+        code = rw_put(huge, HUGE_LONG, RW_INT64, 0, 0, HUGE_LONG, RW_INT64, win);
+        huge[0]++;
+        huge[HUGE_LONG - 1]++;
+        return code == RW_SUCCESS ? rw_win_unlock(0, win) : code;
+    }
     if (is("locked") && (code = rw_win_lock(RW_LOCK_EXCLUSIVE, 0, 0, win)) != RW_SUCCESS)
         return code;
     if (is("accumulate"))
@@ -46,6 +54,41 @@ static int turn(void)
 static void names_it(int code)
 {
     CHECK(code == RW_ERR_PEER && strstr(rw_last_error(), "(killed): rank 1 ") != NULL);
+}
+
+static int64_t sum(void)
+{
+    int64_t all = 0;
+    int number;
+    for (number = 0; number < HUGE_LONG; number++)
+        all += base[number] * (number + 1);
+    return all;
+}
+
+/* Whether rank 1 answers. */
+static int lives(void)
+{
+    int64_t seen;
+    int code;
+    if (rw_win_lock(RW_LOCK_SHARED, 1, 0, win) != RW_SUCCESS)
+        return 0;
+    code = rw_get(&seen, 1, RW_INT64, 1, 0, 1, RW_INT64, win);
+    return rw_win_unlock(1, win) == RW_SUCCESS && code == RW_SUCCESS;
+}
+
+/* Rank 1 dies while it copies into our memory, with our lock. Whoever has the lock after it finds memory that nobody changes. */
+static void still(void)
+{
+    int code = RW_SUCCESS;
+    while (rank == 0 && code == RW_SUCCESS && lives()) {
+        int64_t before;
+        code = rw_win_lock(RW_LOCK_EXCLUSIVE, 0, 0, win);
+        CHECK(code == RW_SUCCESS || code == RW_ERR_OWNER_DIED);
+        before = sum();
+        usleep(10000);
+        CHECK(sum() == before);
+        OK(rw_win_unlock(0, win));
+    }
 }
 
 /* Rank 1 dies within a fence, in which the last rank is missing. */
@@ -99,6 +142,12 @@ static void child(const char *implementation)
         OK(rw_get_address(base, &own));
         OK(rw_allgather(&own, sizeof own, all));
         at = all[rank == 1 ? 0 : 1];
+    } else if (is("copying")) {
+        /* Memory that others cannot map. */
+        base = (int64_t *)calloc(HUGE_LONG, sizeof *base);
+        huge = (int64_t *)calloc(HUGE_LONG, sizeof *huge);
+        CHECK(base != NULL && huge != NULL);
+        OK(rw_win_create(base, HUGE_LONG * sizeof *base, sizeof *base, info, &win));
     } else {
         OK(rw_win_allocate(LONG * sizeof *base, sizeof *base, info, &base, &win));
     }
@@ -106,7 +155,7 @@ static void child(const char *implementation)
     for (number = 0; number < LONG; number++)
         data[number] = 1;
     OK(rw_barrier());
-    if (!is("fence") && !is("locked"))
+    if (!is("fence") && !is("locked") && !is("copying"))
         OK(rw_win_lock_all(0, win));
     if (is("fence"))
         OK(rw_win_fence(0, win));
@@ -142,6 +191,8 @@ static void child(const char *implementation)
         OK(turn());
     } else if (is("fence")) {
         fence(other);
+    } else if (is("copying") && rank != 1) {
+        still();
     } else {
         while ((code = turn()) == RW_SUCCESS)
             ;

@@ -1,10 +1,10 @@
 //! The row of metrics: the time of a page of a cluster's figures, as Prometheus asks for it.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
+
+use crate::counters::{REST, free, page};
 
 use crate::lab::{Options, quoted};
 use crate::report::Outcome;
@@ -17,9 +17,6 @@ const SCRAPE: &str = "scrape";
 const SERVERS: u32 = 8;
 const SERIES_MIN: usize = 1000;
 const REACH_MS: f64 = 10.0;
-/// A page is made at most once in 50 ms: the next one shall be another.
-const REST: Duration = Duration::from_millis(60);
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// The names of all rows.
 pub fn rows() -> Vec<String> {
@@ -35,8 +32,7 @@ pub fn scrapes(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Res
         return Ok(());
     }
     let place = scratch(&options.disk)?;
-    // One that was free a moment ago.
-    let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let metrics = free()?;
     let (folder, servers) = (text(&place.path().join("cluster"))?, SERVERS.to_string());
     let metrics_text = metrics.to_string();
     let words = ["up", &folder, "--listen", "127.0.0.1:0", "--data-servers", &servers];
@@ -46,7 +42,9 @@ pub fn scrapes(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Res
     let (mut times, mut series) = (Vec::new(), 0);
     for turn in 0..=pages {
         pause(options, REST)?;
-        let (page, spent) = page(metrics)?;
+        let begin = Instant::now();
+        let page = page(metrics)?;
+        let spent = begin.elapsed();
         series = page.lines().filter(|line| !line.starts_with('#')).count();
         // The first one finds nothing prepared.
         if turn > 0 {
@@ -56,20 +54,6 @@ pub fn scrapes(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Res
     ensure!(series >= SERIES_MIN, "the page has {series} series: fewer than {SERIES_MIN}");
     emit(&told(times, series));
     Ok(())
-}
-
-fn page(place: SocketAddr) -> anyhow::Result<(String, Duration)> {
-    let begin = Instant::now();
-    let mut stream = TcpStream::connect(place)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let spent = begin.elapsed();
-    let (head, page) = answer.split_once("\r\n\r\n").context("the answer has no head")?;
-    ensure!(head.starts_with("HTTP/1.1 200"), "the answer is '{head}'");
-    Ok((page.to_string(), spent))
 }
 
 /// All pages are one run: the figure is that of a page.
