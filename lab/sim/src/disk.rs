@@ -98,8 +98,8 @@ impl VirtualDisk {
             files: BTreeMap::new(),
             next_file: 1,
             next_handle: 1,
-            live: Tree::new(),
-            durable: Tree::new(),
+            live: Tree::default(),
+            durable: Tree::default(),
             pending: Vec::new(),
             life: 1,
             memory: 0,
@@ -172,7 +172,7 @@ impl VirtualDisk {
     /// wrong.
     pub fn replace(&self, path: &Path, bytes: Option<&[u8]>) {
         let mut state = self.state();
-        let Some(Entry::File(number)) = state.live.get(path).copied() else {
+        let Some(Entry::File(number)) = state.live.get(path) else {
             panic!("no file {} to replace", path.display())
         };
         let Some(bytes) = bytes else {
@@ -201,7 +201,7 @@ impl VirtualDisk {
     /// Another disk in this one's place: of the same size, and empty. No process may use it.
     pub fn renew(&self) {
         let mut state = self.state();
-        (state.live, state.durable) = (Tree::new(), Tree::new());
+        (state.live, state.durable) = (Tree::default(), Tree::default());
         state.pending.clear();
         state.spoiled.clear();
         state.collect();
@@ -210,9 +210,7 @@ impl VirtualDisk {
 
     /// All files of the disk, in order.
     pub fn files(&self) -> Vec<PathBuf> {
-        let state = self.state();
-        let files = state.live.iter().filter(|(_, entry)| matches!(entry, Entry::File(_)));
-        files.map(|(path, _)| path.clone()).collect()
+        self.state().live.files()
     }
 
     /// The counts of requests to the disk so far.
@@ -223,7 +221,7 @@ impl VirtualDisk {
     /// All bytes of a file; `None` if it does not exist.
     pub fn bytes(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state();
-        let Entry::File(number) = *state.live.get(path)? else { return None };
+        let Entry::File(number) = state.live.get(path)? else { return None };
         let image = &state.files[&number].live;
         let mut bytes = vec![0; image.len() as usize];
         image.read(0, &mut bytes);
@@ -249,18 +247,18 @@ impl State {
     fn collect(&mut self) {
         let mut reachable = BTreeSet::new();
         let mut linked = BTreeSet::new();
-        for entry in self.live.values() {
+        for entry in self.live.entries() {
             if let Entry::File(number) = entry {
-                linked.insert(*number);
+                linked.insert(number);
             }
         }
         let pending = self.pending.iter().filter_map(|change| match change {
-            NameChange::Add { entry, .. } | NameChange::Rename { entry, .. } => Some(entry),
+            NameChange::Add { entry, .. } | NameChange::Rename { entry, .. } => Some(*entry),
             NameChange::Remove { .. } => None,
         });
-        for entry in self.durable.values().chain(pending) {
+        for entry in self.durable.entries().chain(pending) {
             if let Entry::File(number) = entry {
-                reachable.insert(*number);
+                reachable.insert(number);
             }
         }
         self.files.retain(|number, node| {
@@ -284,10 +282,7 @@ impl State {
         if names::is_root(path) {
             return Some(Kind::Directory);
         }
-        self.live.get(path).map(|entry| match entry {
-            Entry::Directory => Kind::Directory,
-            Entry::File(_) => Kind::File,
-        })
+        self.live.get(path).map(Entry::kind)
     }
 
     fn require_parent(&self, path: &Path) -> io::Result<()> {
@@ -367,7 +362,7 @@ impl Disk for VirtualDisk {
         if state.faults.halted {
             return Err(halted());
         }
-        let existing = state.live.get(path).copied();
+        let existing = state.live.get(path);
         let number = match (existing, open) {
             (Some(Entry::Directory), _) => return Err(system(EISDIR)),
             (Some(Entry::File(_)), Open::CreateNew) => {
@@ -417,7 +412,7 @@ impl Disk for VirtualDisk {
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state();
-        match state.live.get(path).copied() {
+        match state.live.get(path) {
             None => Err(io::ErrorKind::NotFound.into()),
             Some(Entry::Directory) => Err(system(EISDIR)),
             Some(Entry::File(number)) => {
@@ -436,7 +431,7 @@ impl Disk for VirtualDisk {
             Some(Entry::File(_)) => return Err(system(ENOTDIR)),
             Some(Entry::Directory) => (),
         }
-        if names::inside(&state.live, path).next().is_some() {
+        if state.live.inside(path).next().is_some() {
             return Err(system(ENOTEMPTY));
         }
         state.begin()?;
@@ -447,12 +442,12 @@ impl Disk for VirtualDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.state();
         state.require_parent(to)?;
-        let entry = match state.live.get(from).copied() {
+        let entry = match state.live.get(from) {
             None => return Err(io::ErrorKind::NotFound.into()),
             Some(Entry::Directory) => return Err(system(EISDIR)),
             Some(entry) => entry,
         };
-        let target = state.live.get(to).copied();
+        let target = state.live.get(to);
         if target == Some(Entry::Directory) {
             return Err(system(EISDIR));
         }
@@ -476,11 +471,8 @@ impl Disk for VirtualDisk {
             Some(Kind::Directory) => (),
             Some(_) => return Err(system(ENOTDIR)),
         }
-        let mut names: Vec<_> = names::inside(&state.live, path)
-            .filter_map(|(path, _)| Some((path.file_name()?.to_os_string(), state.kind(path)?)))
-            .collect();
-        names.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(names)
+        let names = state.live.inside(path);
+        Ok(names.map(|(name, entry)| (name.to_os_string(), entry.kind())).collect())
     }
 
     fn kind(&self, path: &Path) -> io::Result<Option<Kind>> {
@@ -517,7 +509,7 @@ impl Disk for VirtualDisk {
     fn memory_of(&self, path: &Path) -> Option<u128> {
         let state = self.state();
         let file = match state.live.get(path) {
-            Some(Entry::File(number)) => *number,
+            Some(Entry::File(number)) => number,
             _ => return None,
         };
         Some(u128::from(state.memory + 1) << 64 | u128::from(file))

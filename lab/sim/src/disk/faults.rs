@@ -65,7 +65,7 @@ impl VirtualDisk {
     /// Flips one bit of a file at rest. Panics where there is no such byte: the test is wrong.
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) {
         let mut state = self.state();
-        let Some(Entry::File(number)) = state.live.get(path).copied() else {
+        let Some(Entry::File(number)) = state.live.get(path) else {
             panic!("no file {} to flip a bit in", path.display())
         };
         let node = state.files.get_mut(&number).expect("a named file exists");
@@ -78,7 +78,7 @@ impl VirtualDisk {
     /// whole again once all of it was written. Panics where there is no such file: the test is wrong.
     pub fn spoil(&self, path: &Path, offset: u64) {
         let mut state = self.state();
-        let Some(Entry::File(number)) = state.live.get(path).copied() else {
+        let Some(Entry::File(number)) = state.live.get(path) else {
             panic!("no file {} to spoil", path.display())
         };
         state.spoiled.insert((number, offset / PAGE_BYTES));
