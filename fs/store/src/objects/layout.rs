@@ -159,6 +159,13 @@ impl Layout {
             .join(format!("{inode:016x}.{generation:08x}.{stripe:08x}"))
     }
 
+    /// The number of a hashed directory; `None` for names that are not ours.
+    pub(super) fn parse_directory(name: &std::ffi::OsStr) -> Option<u32> {
+        let name = name.to_str()?;
+        let number = u32::from_str_radix(name, 16).ok()?;
+        (format!("{number:03x}") == name && number < DIRECTORIES).then_some(number)
+    }
+
     /// The object of a file name; `None` for names that are not ours.
     pub(super) fn parse(name: &std::ffi::OsStr) -> Option<ObjectId> {
         let name = name.to_str()?;
@@ -192,6 +199,11 @@ mod tests {
         let object = ObjectId { inode: 0xabc, generation: 7, stripe: 9 };
         let path = layout.path(object);
         assert_eq!(Layout::parse(path.file_name().unwrap()), Some(object));
+        let directory = path.parent().and_then(Path::file_name).unwrap();
+        assert_eq!(Layout::parse_directory(directory), Some(Layout::directory_of(0xabc)));
+        for name in ["1000", "ff", "0FF", "+ff", "", "lost+found"] {
+            assert_eq!(Layout::parse_directory(name.as_ref()), None, "{name}");
+        }
         for name in
             ["x", "0000000000000abc.00000007.0000000G", "0000000000000abc.00000007.+0000009"]
         {

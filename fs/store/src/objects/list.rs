@@ -1,9 +1,12 @@
 //! Going through all objects, one hashed directory at a time.
 
+use std::ffi::OsString;
+use std::path::Path;
+
 use super::block::{BLOCK_BYTES, has_bytes};
 use super::cache::{FileState, check_age, open_object};
 use super::error::about;
-use super::layout::{DIRECTORIES, Layout};
+use super::layout::Layout;
 use super::{GroupTag, Inner, ObjectError, ObjectId, ObjectStore};
 
 /// An object as `check` sees it.
@@ -21,22 +24,27 @@ pub struct ObjectInfo {
 /// Objects that come or go meanwhile may or may not be seen.
 pub struct Listing {
     store: ObjectStore,
-    directory: u32,
+    /// Those that were there when it began: a young store has few of them.
+    directories: std::vec::IntoIter<u32>,
     objects: std::vec::IntoIter<ObjectId>,
 }
 
 impl ObjectStore {
     /// All objects, or those that come after `after` in the listing's order.
     pub fn list(&self, after: Option<ObjectId>) -> Result<Listing, ObjectError> {
-        let mut listing =
-            Listing { store: self.clone(), directory: 0, objects: Vec::new().into_iter() };
+        let mut directories = self.inner.list_directories()?;
+        let mut objects = Vec::new();
         if let Some(after) = after {
-            listing.directory = Layout::directory_of(after.inode) + 1;
-            let objects = self.inner.list_directory(listing.directory - 1)?;
-            let rest = objects.into_iter().filter(|object| *object > after);
-            listing.objects = rest.collect::<Vec<_>>().into_iter();
+            let directory = Layout::directory_of(after.inode);
+            directories.retain(|other| *other > directory);
+            objects = self.inner.list_directory(directory)?;
+            objects.retain(|object| *object > after);
         }
-        Ok(listing)
+        Ok(Listing {
+            store: self.clone(),
+            directories: directories.into_iter(),
+            objects: objects.into_iter(),
+        })
     }
 
     /// One object; `None` where it does not exist. One that is not as the store had it is an error.
@@ -98,14 +106,25 @@ fn describe(object: ObjectId, group: GroupTag, entries: &[u32], overlay_end: usi
 }
 
 impl Inner {
+    /// The hashed directories that are there, in order.
+    fn list_directories(&self) -> Result<Vec<u32>, ObjectError> {
+        let names = self.names_in(&self.layout.objects())?;
+        // Fixed-width names: bytewise order is the order of the numbers.
+        Ok(names.iter().filter_map(|name| Layout::parse_directory(name)).collect())
+    }
+
     fn list_directory(&self, directory: u32) -> Result<Vec<ObjectId>, ObjectError> {
-        let names = match self.disk.list(&self.layout.directory_path(directory)) {
-            Ok(names) => names,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(self.failed_doing("list a directory of objects")(error)),
-        };
-        // Fixed-width names: bytewise order is the order of the ids.
-        Ok(names.iter().filter_map(|(name, _)| Layout::parse(name)).collect())
+        let names = self.names_in(&self.layout.directory_path(directory))?;
+        // The same.
+        Ok(names.iter().filter_map(|name| Layout::parse(name)).collect())
+    }
+
+    fn names_in(&self, path: &Path) -> Result<Vec<OsString>, ObjectError> {
+        match self.disk.list(path) {
+            Ok(names) => Ok(names.into_iter().map(|(name, _)| name).collect()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(self.failed_doing("list a directory of objects")(error)),
+        }
     }
 }
 
@@ -121,17 +140,11 @@ impl Iterator for Listing {
                     Err(error) => return Some(Err(error)),
                 }
             }
-            if self.directory == DIRECTORIES {
-                return None;
-            }
-            match self.store.inner.list_directory(self.directory) {
+            let directory = self.directories.next()?;
+            match self.store.inner.list_directory(directory) {
                 Ok(objects) => self.objects = objects.into_iter(),
-                Err(error) => {
-                    self.directory += 1;
-                    return Some(Err(error));
-                }
+                Err(error) => return Some(Err(error)),
             }
-            self.directory += 1;
         }
     }
 }
