@@ -61,18 +61,18 @@ pub fn mirrors(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Res
             }
         }
         let count = options.amount(512, 128);
-        for (index, party) in parties.iter().enumerate() {
-            let folder = folder(party, copies, 0);
-            std::fs::create_dir_all(folder)?;
-            // Servers that meet for the first time have to greet each other.
-            if let Err(error) = both(&ground, party, (copies, 12), "warm") {
-                eprintln!("{}: {error:#}", parties[index].rival.system());
-            }
+        for party in &parties {
+            std::fs::create_dir_all(folder(party, copies, 0))?;
         }
         let names = parties.iter().map(|it| format!("mount.mirror{copies}: {}", it.rival.system()));
         let names: Vec<String> = names.collect();
         let found = alternate(options, options.runs(), &names, |turn, run| {
+            if run == 0 {
+                // Servers that meet for the first time have to greet each other.
+                both(&ground, &parties[turn], (copies, 12), "warm")?;
+            }
             both(&ground, &parties[turn], (copies, count), &format!("run{run}"))
+                .inspect_err(|_| parties[turn].rival.show_logs())
         });
         if options.is_interrupted() {
             return Ok(());
