@@ -9,7 +9,7 @@
 //!
 //! [`mod@blocks`]: super::blocks
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -129,7 +129,7 @@ fn disturb(
     options: &Options,
     crowd: &mut Crowd,
     (death, victim): (Death, usize),
-    folder: &PathBuf,
+    folder: &Path,
 ) -> anyhow::Result<Run> {
     let rival = &mut party.rival;
     let begin = monotonic_nanos();
