@@ -179,14 +179,14 @@ fn process_files_behind_mounts_beside_glusterfs_and_moosefs_while_a_server_dies(
     if !programs.into_iter().all(installed) || !has_namespaces() || !mounts_usable() {
         return;
     }
-    let rows = bench(&["survive", "--only", "mount.killed", "--only", "mount.mirror"]);
+    let rows = bench(&["survive", "--only", "mount.killed", "--only", "mirror"]);
     let wanted = [
         ("mount.killed.read", "stall", &["glusterfs", "moosefs"][..]),
         ("mount.killed.write", "stall", &["glusterfs", "moosefs"]),
-        ("mount.mirror2.write", "bandwidth", &["moosefs"]),
-        ("mount.mirror2.read", "bandwidth", &["moosefs"]),
-        ("mount.mirror3.write", "bandwidth", &["glusterfs"]),
-        ("mount.mirror3.read", "bandwidth", &["glusterfs"]),
+        ("mirror2.write", "bandwidth", &["moosefs"]),
+        ("mirror2.read", "bandwidth", &["moosefs"]),
+        ("mirror3.write", "bandwidth", &["glusterfs"]),
+        ("mirror3.read", "bandwidth", &["glusterfs"]),
     ];
     for (name, metric, peers) in wanted {
         let line = |system: &str| {

@@ -106,13 +106,13 @@ fn a_data_server_dies_under_files_behind_a_mount_and_copies_are_written_there() 
     if !mounts_usable() {
         return;
     }
-    let only = ["--only", "mount.killed", "--only", "mount.mirror2"];
+    let only = ["--only", "mount.killed", "--only", "mirror2"];
     let rows = bench(&[&["survive", "--no-peers"], &only[..]].concat());
     for kind in ["read", "write"] {
         let row = line(&rows, "ropewalk", &format!("mount.killed.{kind}"), "stall");
         assert_eq!((number(row, "lost"), number(row, "over_limit")), (0.0, 0.0), "{row}");
         assert!((1.0..60_000.0).contains(&figure(row)), "{row}");
-        let row = line(&rows, "ropewalk", &format!("mount.mirror2.{kind}"), "bandwidth");
+        let row = line(&rows, "ropewalk", &format!("mirror2.{kind}"), "bandwidth");
         assert!(figure(row) > 0.0, "{row}");
     }
     assert!(rows.iter().all(|row| row["medium"] == "mount"), "{rows:?}");

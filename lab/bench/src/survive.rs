@@ -6,8 +6,8 @@
 //! * [`mod@deaths`]: data servers that die under mirrored files; [`mod@copies`]: the price of copies; [`mod@drain`],
 //!   [`mod@rebuild`]: groups that move; [`bare`]: a bare copy; [`mod@keyed`]: keys and sealed payloads; [`mod@flood`];
 //!   [`mod@scrape`];
-//! * [`mod@mounted`], [`mod@mirrors`]: deaths and copies behind mounts; [`rivals`], [`gluster`], [`moose`]: the file systems
-//!   there; [`blocks`]: their clients;
+//! * [`mod@mounted`], [`mod@mirrors`]: deaths and copies behind mounts; [`rival`], [`rivals`], [`gluster`], [`moose`]: the file
+//!   systems there; [`blocks`]: their clients;
 //! * [`store`]: their cluster of several data servers; [`steady`]: their clients; [`pairs`]: two parties;
 //! * [`client`], [`check`]: what a client process does; [`names`]: the names that it makes;
 //! * [`gaps`]: moments of operations; [`picture`]: pictures; [`bar`]: how much is left.
@@ -38,6 +38,7 @@ mod outage;
 mod pairs;
 mod picture;
 mod rebuild;
+mod rival;
 mod rivals;
 mod scrape;
 mod site;
@@ -144,12 +145,8 @@ fn kinds_of_data() -> Vec<Kin> {
              copies and MooseFS with two",
             "",
         ),
-        kin(
-            "mount.mirror2.KIND",
-            "transfers of 1 MiB by a mount with two copies, beside MooseFS",
-            "",
-        ),
-        kin("mount.mirror3.KIND", "the same with three copies, beside GlusterFS", ""),
+        kin("mirror2.KIND", "transfers of 1 MiB by a mount with two copies, beside MooseFS", ""),
+        kin("mirror3.KIND", "the same with three copies, beside GlusterFS", ""),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! A client of a mount that reads and writes blocks of large files until it is told to stop: the work of [`mod@steady`] by
+//! A client of a mount that reads and writes blocks of large files until it is told to stop: the work of [`super::steady`] by
 //! plain system calls, so that any file system can do it.
 //!
 //! Invariants

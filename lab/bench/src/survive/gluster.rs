@@ -20,7 +20,7 @@ use crate::lab::quoted;
 use crate::servers::{Mount, Serving};
 use crate::survive::deaths::SERVERS;
 use crate::survive::ground::Ground;
-use crate::survive::rivals::{
+use crate::survive::rival::{
     CLIENTS, GLUSTER, LOOK, Rival, command, output, program, told_version,
 };
 use crate::survive::site::{LIMIT, pause, scratch, show_end, text};

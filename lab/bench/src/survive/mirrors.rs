@@ -11,7 +11,8 @@ use crate::series::{Figure, Row, Series};
 use crate::servers::Mount;
 use crate::survive::copies::crossed;
 use crate::survive::ground::Ground;
-use crate::survive::rivals::{self, CLIENTS, GLUSTER, MOOSE, Rival};
+use crate::survive::rival::{CLIENTS, GLUSTER, MOOSE, Rival};
+use crate::survive::rivals;
 use crate::survive::site::scratch;
 use crate::work_files::LARGE;
 use crate::worker::{self, Work};
@@ -21,7 +22,7 @@ const ALL: [(&str, usize); 2] = [MOOSE, GLUSTER];
 const SIDES: [&str; 2] = ["write", "read"];
 
 fn name(copies: usize, what: &str) -> String {
-    format!("mount.mirror{copies}.{what}")
+    format!("mirror{copies}.{what}")
 }
 
 /// The names of all rows.
@@ -64,7 +65,7 @@ pub fn mirrors(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Res
         for party in &parties {
             std::fs::create_dir_all(folder(party, copies, 0))?;
         }
-        let names = parties.iter().map(|it| format!("mount.mirror{copies}: {}", it.rival.system()));
+        let names = parties.iter().map(|it| format!("mirror{copies}: {}", it.rival.system()));
         let names: Vec<String> = names.collect();
         let found = alternate(options, options.runs(), &names, |turn, run| {
             if run == 0 {
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn each_peer_has_a_row_for_each_side() {
-        assert_eq!(rows()[0], "mount.mirror2.write");
-        assert_eq!(rows()[3], "mount.mirror3.read");
+        assert_eq!(rows()[0], "mirror2.write");
+        assert_eq!(rows()[3], "mirror3.read");
     }
 }

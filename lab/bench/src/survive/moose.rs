@@ -16,7 +16,7 @@ use crate::lab::quoted;
 use crate::servers::{Mount, Serving};
 use crate::survive::deaths::SERVERS;
 use crate::survive::ground::Ground;
-use crate::survive::rivals::{CLIENTS, LOOK, MOOSE, Rival, command, output, program, told_version};
+use crate::survive::rival::{CLIENTS, LOOK, MOOSE, Rival, command, output, program, told_version};
 use crate::survive::site::{LIMIT, pause, scratch, show_end};
 use crate::{DIES, ORPHAN, Options, host};
 

@@ -2,12 +2,10 @@
 //! a client gets no read, or no write, acknowledged.
 //!
 //! Invariants
-//! * All do the work of `data.*` by the same program ([`mod@blocks`]), in alternation, each with a mount of its own.
+//! * All do the work of `data.*` by the same program ([`super::blocks`]), in alternation, each with a mount of its own.
 //! * A file system that does not go on gets its server back after a time limit, and its figure is what it took then.
 //! * At the end of each run all blocks that were acknowledged are read. One that is missing, or an operation that fails, is an
 //!   error of ours, and leaves a peer out.
-//!
-//! [`mod@blocks`]: super::blocks
 
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +25,8 @@ use crate::survive::crowd::{COUNT, Crowd, Record};
 use crate::survive::deaths::{self, AROUND, BEFORE, Death, REST, Run, SERVERS};
 use crate::survive::names::Kind;
 use crate::survive::outage::{runs, tail};
-use crate::survive::rivals::{self, GLUSTER, LOOK, MOOSE, Rival};
+use crate::survive::rival::{GLUSTER, LOOK, MOOSE, Rival};
+use crate::survive::rivals;
 use crate::survive::site::{LIMIT, pause, scratch};
 use crate::survive::steady::{self, BLOCK, LANES};
 
