@@ -1,9 +1,10 @@
 //! Small messages over tcp beside those of UCX and libfabric, one after the other in one run; and a stream over two rails,
-//! of which one dies, beside MPIs.
+//! of which one dies, beside MPIs; and files behind mounts while a data server dies, beside other file systems.
 //!
 //! Peers come from Debian's packages. The test checks that all of them deliver. The figures are printed, for
 //! people, since no machine that runs tests is quiet enough to judge by them.
 
+mod bench_support;
 mod support;
 
 use std::net::TcpListener;
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use support::{PROGRAM, installed};
+use bench_support::{bench, is};
+use support::{PROGRAM, installed, mounts_usable};
 
 const ROUNDS: usize = 5;
 const BYTES: &str = "8";
@@ -136,9 +138,7 @@ fn process_small_messages_beside_ucx_and_libfabric() {
 #[test]
 #[ignore = "for --deep: MPIs hang for a minute each"]
 fn process_a_stream_beside_mpis_while_a_rail_dies() {
-    let made = Command::new("unshare").args(["--net", "ip", "link"]).output();
-    if !made.is_ok_and(|output| output.status.success()) {
-        println!("SKIP: network namespaces cannot be made: run as root, with iproute2");
+    if !has_namespaces() {
         return;
     }
     let release = Path::new(PROGRAM).parent().map(|at| at.join("../release/ropewalk"));
@@ -160,4 +160,49 @@ fn process_a_stream_beside_mpis_while_a_rail_dies() {
     let ours = stalls.iter().find(|row| row["system"] == "ropewalk").expect("ours is there");
     // It goes on over the other rail, however busy the machine is.
     assert!(ours["median"].as_f64().is_some_and(|stall| stall < 1000.0), "{ours}");
+}
+
+/// Whether there are network namespaces for hosts; a line says so if not.
+fn has_namespaces() -> bool {
+    let made = Command::new("unshare").args(["--net", "ip", "link"]).output();
+    let has = made.is_ok_and(|output| output.status.success());
+    if !has {
+        println!("SKIP: network namespaces cannot be made: run as root, with iproute2");
+    }
+    has
+}
+
+#[test]
+#[ignore = "for --deep: measures beside GlusterFS and MooseFS"]
+fn process_files_behind_mounts_beside_glusterfs_and_moosefs_while_a_server_dies() {
+    let programs = ["glusterd", "glusterfs", "mfsmaster", "mfschunkserver", "mfsmount"];
+    if !programs.into_iter().all(installed) || !has_namespaces() || !mounts_usable() {
+        return;
+    }
+    let rows = bench(&["survive", "--only", "mount.killed", "--only", "mirror"]);
+    let wanted = [
+        ("mount.killed.read", "stall", &["glusterfs", "moosefs"][..]),
+        ("mount.killed.write", "stall", &["glusterfs", "moosefs"]),
+        ("mirror2.write", "bandwidth", &["moosefs"]),
+        ("mirror2.read", "bandwidth", &["moosefs"]),
+        ("mirror3.write", "bandwidth", &["glusterfs"]),
+        ("mirror3.read", "bandwidth", &["glusterfs"]),
+    ];
+    for (name, metric, peers) in wanted {
+        let line = |system: &str| {
+            let row = rows.iter().find(|row| is(row, system, name, metric));
+            let row = row.unwrap_or_else(|| panic!("no {name} of {system}: {rows:?}"));
+            assert_eq!(row["medium"], "mount", "{row}");
+            let figure = row["median"].as_f64().expect("a number");
+            assert!(figure > 0.0 && figure < 1e6, "{row}");
+            println!("{name} of {system}: {figure:.1} {}", row["unit"].as_str().unwrap_or(""));
+            row
+        };
+        let ours = line("ropewalk");
+        assert_eq!(ours["ratio_to"], peers[0], "{ours}");
+        assert!(ours["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{ours}");
+        for peer in peers {
+            line(peer);
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use bench_support::{bench, is};
 use serde_json::Value;
+use support::mounts_usable;
 
 #[test]
 fn a_server_is_killed_and_nothing_that_was_acknowledged_is_lost() {
@@ -98,6 +99,23 @@ fn copies_stand_beside_one_and_the_client_sends_each_byte_once() {
             }
         }
     }
+}
+
+#[test]
+fn a_data_server_dies_under_files_behind_a_mount_and_copies_are_written_there() {
+    if !mounts_usable() {
+        return;
+    }
+    let only = ["--only", "mount.killed", "--only", "mirror2"];
+    let rows = bench(&[&["survive", "--no-peers"], &only[..]].concat());
+    for kind in ["read", "write"] {
+        let row = line(&rows, "ropewalk", &format!("mount.killed.{kind}"), "stall");
+        assert_eq!((number(row, "lost"), number(row, "over_limit")), (0.0, 0.0), "{row}");
+        assert!((1.0..60_000.0).contains(&figure(row)), "{row}");
+        let row = line(&rows, "ropewalk", &format!("mirror2.{kind}"), "bandwidth");
+        assert!(figure(row) > 0.0, "{row}");
+    }
+    assert!(rows.iter().all(|row| row["medium"] == "mount"), "{rows:?}");
 }
 
 #[test]

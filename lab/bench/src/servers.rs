@@ -31,7 +31,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    fn spawn(mut command: Command, what: &str) -> anyhow::Result<Serving> {
+    /// Starts a command of this program that ends with this process.
+    pub fn spawn(mut command: Command, what: &str) -> anyhow::Result<Serving> {
         command.env(ORPHAN, "ends");
         Serving::spawn_as_told(command, what)
     }
@@ -94,13 +95,15 @@ impl Serving {
     /// Whether it ended by itself before so long.
     fn ends_within(&mut self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
-        while Instant::now() < deadline {
+        loop {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return true;
             }
+            if Instant::now() >= deadline {
+                return false;
+            }
             std::thread::sleep(LOOK);
         }
-        false
     }
 
     /// Without a word, unlike Ctrl-C; killed where that takes too long.
@@ -278,6 +281,23 @@ impl Mount {
         Ok(Mount { path: path.to_path_buf(), serving, ends: Ends::Asked })
     }
 
+    /// A mount on `path` that a process is about to serve; it is there when this returns.
+    pub fn by(mut serving: Serving, path: &Path) -> anyhow::Result<Mount> {
+        let deadline = Instant::now() + LIMIT;
+        while !host::is_mounted(path) {
+            if serving.ends_within(Duration::ZERO) || Instant::now() > deadline {
+                bail!("'{}' did not mount {}", serving.what, path.display());
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(Mount { path: path.to_path_buf(), serving, ends: Ends::Unmounted })
+    }
+
+    /// Kills the process that serves it: all operations that wait for it fail then.
+    pub fn abort(&mut self) {
+        self.serving.kill();
+    }
+
     /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
@@ -350,15 +370,7 @@ impl Passthrough {
         let options = format!("source={},cache=auto", source.display());
         let words = [self.program.as_os_str(), "-f".as_ref(), "-o".as_ref(), options.as_ref()];
         command.env(PART, "become").args(words).arg(path);
-        let serving = Serving::spawn(command, "passthrough_ll")?;
-        let deadline = Instant::now() + LIMIT;
-        while !host::is_mounted(path) {
-            if Instant::now() > deadline {
-                bail!("passthrough_ll did not mount {}", path.display());
-            }
-            std::thread::sleep(LOOK);
-        }
-        Ok(Mount { path: path.to_path_buf(), serving, ends: Ends::Unmounted })
+        Mount::by(Serving::spawn(command, "passthrough_ll")?, path)
     }
 }
 

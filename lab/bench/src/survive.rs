@@ -6,6 +6,8 @@
 //! * [`mod@deaths`]: data servers that die under mirrored files; [`mod@copies`]: the price of copies; [`mod@drain`],
 //!   [`mod@rebuild`]: groups that move; [`bare`]: a bare copy; [`mod@keyed`]: keys and sealed payloads; [`mod@flood`];
 //!   [`mod@scrape`];
+//! * [`mod@mounted`], [`mod@mirrors`]: deaths and copies behind mounts; [`rival`], [`rivals`], [`gluster`], [`moose`]: the file
+//!   systems there; [`blocks`]: their clients;
 //! * [`store`]: their cluster of several data servers; [`steady`]: their clients; [`pairs`]: two parties;
 //! * [`client`], [`check`]: what a client process does; [`names`]: the names that it makes;
 //! * [`gaps`]: moments of operations; [`picture`]: pictures; [`bar`]: how much is left.
@@ -15,6 +17,7 @@
 
 mod bar;
 mod bare;
+mod blocks;
 mod check;
 mod client;
 mod copies;
@@ -24,13 +27,19 @@ mod deaths;
 mod drain;
 mod flood;
 mod gaps;
+mod gluster;
 mod ground;
 mod keyed;
+mod mirrors;
+mod moose;
+mod mounted;
 mod names;
 mod outage;
 mod pairs;
 mod picture;
 mod rebuild;
+mod rival;
+mod rivals;
 mod scrape;
 mod site;
 mod steady;
@@ -130,6 +139,14 @@ fn kinds_of_data() -> Vec<Kin> {
         ),
         kin("flood.rate", "creates of a client meanwhile, beside without a flood", "0.9 x"),
         kin("scrape", "the time of a page of at least 1,000 metrics", "10 ms"),
+        kin(
+            "mount.DEATH.KIND",
+            "as data.DEATH.KIND by direct system calls on mounts, beside GlusterFS with three \
+             copies and MooseFS with two",
+            "",
+        ),
+        kin("mirror2.KIND", "transfers of 1 MiB by a mount with two copies, beside MooseFS", ""),
+        kin("mirror3.KIND", "the same with three copies, beside GlusterFS", ""),
     ]
 }
 
@@ -142,7 +159,8 @@ pub fn guide() -> String {
 pub fn rows() -> Vec<String> {
     let data = [deaths::rows(), copies::rows(), drain::rows(), rebuild::rows()];
     let others = [keyed::rows(), flood::rows(), scrape::rows()];
-    [standby_rows(), data.concat(), others.concat()].concat()
+    let mounts = [mounted::rows(), mirrors::rows()];
+    [standby_rows(), data.concat(), others.concat(), mounts.concat()].concat()
 }
 
 /// Those of a standby metadata server, which have a ground of their own.
@@ -156,6 +174,7 @@ pub(crate) fn work(order: &Order, embedder: &dyn Embedder) -> Option<anyhow::Res
         "survive source" => return Some(bare::source(order)),
         "survive sink" => return Some(bare::sink(order)),
         "survive flood" => return Some(flood::flood(order)),
+        "survive mounted" => return Some(blocks::client(order)),
         "survive steady" => steady::client,
         "survive fill" => steady::fill,
         "survive client" => client::client,
@@ -190,7 +209,9 @@ pub fn survive(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Res
     rebuild::rebuilds(options, emit)?;
     keyed::keyed(options, emit)?;
     flood::floods(options, emit)?;
-    scrape::scrapes(options, emit)
+    scrape::scrapes(options, emit)?;
+    mounted::mounted(options, emit)?;
+    mirrors::mirrors(options, emit)
 }
 
 #[cfg(test)]

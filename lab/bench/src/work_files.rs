@@ -149,20 +149,23 @@ fn read_large(order: &Order) -> anyhow::Result<()> {
 }
 
 /// Room for a block at an address that direct input and output can use.
-struct Aligned {
+pub struct Aligned {
     room: Vec<u8>,
     begin: usize,
 }
 
 impl Aligned {
-    fn new() -> Aligned {
-        let room = vec![FILL; 2 * SMALL];
+    /// Room for so many bytes.
+    pub fn new(bytes: usize) -> Aligned {
+        let room = vec![FILL; bytes + SMALL];
         let begin = room.as_ptr().align_offset(SMALL);
         Aligned { room, begin }
     }
 
-    fn block(&mut self) -> &mut [u8] {
-        &mut self.room[self.begin..self.begin + SMALL]
+    /// The block.
+    pub fn block(&mut self) -> &mut [u8] {
+        let bytes = self.room.len() - SMALL;
+        &mut self.room[self.begin..self.begin + bytes]
     }
 }
 
@@ -182,7 +185,7 @@ fn direct(order: &Order) -> anyhow::Result<()> {
         let mut work = Work::begin();
         let one = |seed: u64| -> anyhow::Result<Work> {
             let mut part = Work::default();
-            let (mut random, mut aligned) = (Random::from_seed(seed), Aligned::new());
+            let (mut random, mut aligned) = (Random::from_seed(seed), Aligned::new(SMALL));
             for _ in 0..count / depth {
                 let offset = random.below(blocks) * SMALL as u64;
                 let begin = Instant::now();

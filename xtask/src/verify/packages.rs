@@ -72,9 +72,16 @@ pub const PROCESSES: &[Package] = &[
     package("libmpich-dev", "/usr/include/x86_64-linux-gnu/mpich/mpi.h"),
 ];
 
-/// Peers beside which `--deep` measures messages.
-pub const PEERS: &[Package] =
-    &[package("ucx-utils", "ucx_perftest"), package("libfabric-bin", "fi_pingpong")];
+/// Peers beside which `--deep` measures messages, and file systems whose servers die.
+pub const PEERS: &[Package] = &[
+    package("ucx-utils", "ucx_perftest"),
+    package("libfabric-bin", "fi_pingpong"),
+    package("glusterfs-server", "glusterd"),
+    package("glusterfs-client", "glusterfs"),
+    package("moosefs-master", "mfsmaster"),
+    package("moosefs-chunkserver", "mfschunkserver"),
+    package("moosefs-client", "mfsmount"),
+];
 
 /// Installs what is missing of `wanted`; a sentence where that did not work.
 pub fn install(wanted: &[Package]) -> Option<String> {

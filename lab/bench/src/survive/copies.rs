@@ -138,16 +138,35 @@ fn told(
         let mut own = vec![("copies", copies.to_string())];
         let runs = found[turn].iter().map(|run| &run[side]);
         let parts = runs.filter_map(|moved| Some((moved.wire?, moved.work.bytes)));
-        let [mut out, mut into, mut bytes] = [0; 3];
-        for (wire, moved) in parts {
-            (out, into, bytes) = (out + wire.0, into + wire.1, bytes + moved);
-        }
-        if bytes > 0 {
-            let part = |wire: u64| format!("{:.3}", wire as f64 / bytes as f64);
-            own.extend([("sent_of_each_byte", part(out)), ("received_of_each_byte", part(into))]);
-        }
+        own.extend(crossed(parts));
         own
     });
     let works = found.iter().map(|runs| runs.iter().map(|run| run[side].work.clone()).collect());
     pair.outcomes(works.collect(), own)
+}
+
+/// The bytes that crossed the clients' network, out and in, as a part of those of files. Both are given for each run.
+pub fn crossed(parts: impl Iterator<Item = ((u64, u64), u64)>) -> Vec<(&'static str, String)> {
+    let [mut out, mut into, mut bytes] = [0; 3];
+    for (wire, moved) in parts {
+        (out, into, bytes) = (out + wire.0, into + wire.1, bytes + moved);
+    }
+    if bytes == 0 {
+        return Vec::new();
+    }
+    let part = |wire: u64| format!("{:.3}", wire as f64 / bytes as f64);
+    vec![("sent_of_each_byte", part(out)), ("received_of_each_byte", part(into))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_on_the_wire_are_a_part_of_the_files_bytes() {
+        let told = crossed([((300, 10), 100), ((310, 10), 100)].into_iter());
+        assert_eq!(told[0], ("sent_of_each_byte", "3.050".to_string()));
+        assert_eq!(told[1], ("received_of_each_byte", "0.100".to_string()));
+        assert!(crossed([].into_iter()).is_empty());
+    }
 }

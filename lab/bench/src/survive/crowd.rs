@@ -105,17 +105,24 @@ impl Crowd {
 
     /// Waits until creates of all clients are acknowledged again, after there were so many.
     pub fn await_progress(&mut self, options: &Options, since: &[u64]) -> anyhow::Result<()> {
+        if !self.goes_on(options, since)? {
+            let now = self.counts()?;
+            bail!("clients do not go on within {} s: {now:?} operations", LIMIT.as_secs());
+        }
+        Ok(())
+    }
+
+    /// The same; false where they do not within the time limit.
+    pub fn goes_on(&mut self, options: &Options, since: &[u64]) -> anyhow::Result<bool> {
         let begin = Instant::now();
-        loop {
+        while begin.elapsed() <= LIMIT {
             let now = self.counts()?;
             if now.iter().zip(since).all(|(now, then)| *now >= then + GOES_ON) {
-                return Ok(());
-            }
-            if begin.elapsed() > LIMIT {
-                bail!("clients do not go on within {} s: {now:?} operations", LIMIT.as_secs());
+                return Ok(true);
             }
             pause(options, LOOK)?;
         }
+        Ok(false)
     }
 
     /// Stops them; what each has done.

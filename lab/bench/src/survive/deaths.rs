@@ -26,25 +26,26 @@ use crate::survive::steady::{self, BLOCK, LANES};
 use crate::survive::store::{Store, hosts, plain};
 
 /// Data servers, and copies of each file.
-const SERVERS: usize = 3;
-const COPIES: usize = 2;
+pub const SERVERS: usize = 3;
+pub const COPIES: usize = 2;
 /// Undisturbed work before a fault, and around the return of the server.
-const BEFORE: Duration = Duration::from_millis(1000);
-const AROUND: Duration = Duration::from_millis(500);
+pub const BEFORE: Duration = Duration::from_millis(1000);
+pub const AROUND: Duration = Duration::from_millis(500);
 /// The rest of a lane between two operations.
-const REST: Duration = Duration::from_millis(2);
+pub const REST: Duration = Duration::from_millis(2);
 const BIN_NS: u64 = 100_000_000;
 
 /// A fault of a data server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Death {
+pub enum Death {
     /// `kill -9`; it is started again later.
     Killed,
     /// SIGSTOP, and SIGCONT later.
     Stopped,
 }
 
-const ALL: [(Death, &str); 2] = [(Death::Killed, "killed"), (Death::Stopped, "stopped")];
+/// All of them, with their names.
+pub const ALL: [(Death, &str); 2] = [(Death::Killed, "killed"), (Death::Stopped, "stopped")];
 /// Operations, and the longest gap in ms that they shall have.
 const KINDS: [(Kind, f64); 2] = [(Kind::Read, 1000.0), (Kind::Write, 2000.0)];
 
@@ -59,11 +60,11 @@ pub fn rows() -> Vec<String> {
 
 /// The moments of a run.
 #[derive(Debug, Clone, Copy)]
-struct Run {
-    begin: u64,
-    fault: u64,
-    back: u64,
-    end: u64,
+pub struct Run {
+    pub begin: u64,
+    pub fault: u64,
+    pub back: u64,
+    pub end: u64,
 }
 
 /// Measures the rows that are wanted.
@@ -159,7 +160,7 @@ fn once(
 }
 
 /// The longest gap of a client in ms in each run, from the fault on, and before it.
-fn longest(records: &[Record], kind: Kind, run: &Run) -> anyhow::Result<(f64, f64)> {
+pub fn longest(records: &[Record], kind: Kind, run: &Run) -> anyhow::Result<(f64, f64)> {
     let (mut gap, mut control) = (0.0f64, 0.0f64);
     for record in records {
         let times: Vec<u64> = record.times(kind);
@@ -221,14 +222,19 @@ fn outcome(
 }
 
 /// The number of the run with the middle gap.
-fn middle(gaps: &[f64]) -> usize {
+pub fn middle(gaps: &[f64]) -> usize {
     let mut order: Vec<usize> = (0..gaps.len()).collect();
     order.sort_by(|a, b| gaps[*a].total_cmp(&gaps[*b]));
     order[order.len() / 2]
 }
 
 /// Operations a second in a run, for its picture.
-fn timeline(records: &[Record], kind: Kind, run: &Run, fault: &str) -> Vec<(&'static str, String)> {
+pub fn timeline(
+    records: &[Record],
+    kind: Kind,
+    run: &Run,
+    fault: &str,
+) -> Vec<(&'static str, String)> {
     let each: Vec<Vec<u64>> = records.iter().map(|it| it.times(kind)).collect();
     let rates = gaps::rates(&gaps::together(&each), (run.begin, run.end), BIN_NS);
     let rates: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();

@@ -31,7 +31,7 @@ const FILLING: usize = 4;
 /// The interval at which a client looks whether it may begin.
 const LOOK: Duration = Duration::from_millis(1);
 /// Blocks are taken in steps, so that the next one is of another stripe.
-const STEP: u64 = 17;
+pub const STEP: u64 = 17;
 
 /// Blocks of each file of a client: so many that its stripes are on all servers.
 pub fn blocks(options: &Options) -> u64 {

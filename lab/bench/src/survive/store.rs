@@ -234,7 +234,7 @@ impl<'a> Store<'a> {
     }
 
     /// The groups that lack a copy, in words; none where all is well.
-    fn shortage(&self) -> anyhow::Result<Option<String>> {
+    pub fn shortage(&self) -> anyhow::Result<Option<String>> {
         let state = self.status()?;
         let problems = state["problems"].as_array().context("a status has problems")?;
         let mut words = problems.iter().filter_map(|it| it["what"].as_str());
