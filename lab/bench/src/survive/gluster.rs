@@ -108,11 +108,13 @@ impl<'a> Gluster<'a> {
         self.place.path().join(format!("bricks/{brick}"))
     }
 
-    /// Orders something by its own command.
+    /// Orders something by its own command, which writes below `/var/lib/glusterd`, too: so it runs beside the others.
     fn order(&self, words: &[&str]) -> anyhow::Result<()> {
         let place = self.place.path().display();
-        let mut command = Command::new(&self.gluster);
-        command.args(["--mode=script", "--timeout=60"]);
+        let beside = *self.processes().first().context("glusterd does not run")?;
+        let mut command = Command::new(program("nsenter", "util-linux")?);
+        command.args(["--mount", "--pid", "--target", &beside.to_string(), "--"]);
+        command.arg(&self.gluster).args(["--mode=script", "--timeout=60"]);
         command.arg(format!("--glusterd-sock={}", self.socket().display()));
         command.arg(format!("--log-file={place}/log/cli.log")).args(words);
         output(&mut command, &format!("gluster {}", words.join(" "))).map(drop)
