@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 
 use crate::host;
-use crate::worker::Work;
 
 /// A server makes a page at most once in 50 ms: after this pause the next one is another.
 pub const REST: Duration = Duration::from_millis(60);
@@ -92,6 +91,13 @@ pub struct Watched {
     pages: Vec<SocketAddr>,
 }
 
+/// What watched processes did for some work.
+pub struct Share {
+    pub cpu_nanos: u64,
+    /// None of processes without pages.
+    pub served: Option<Served>,
+}
+
 /// The state before some work.
 pub struct Before {
     cpu_nanos: u64,
@@ -126,13 +132,14 @@ impl Watched {
         Ok(Before { served, cpu_nanos: self.cpu_nanos() })
     }
 
-    /// Adds to some work what these processes did for it.
-    pub fn end(&self, before: &Before, work: &mut Work) -> anyhow::Result<()> {
-        work.cpu_nanos += self.cpu_nanos().saturating_sub(before.cpu_nanos);
-        if !self.pages.is_empty() {
-            work.served = Some(self.served()?.since(before.served));
-        }
-        Ok(())
+    /// What these processes did since then.
+    pub fn end(&self, before: &Before) -> anyhow::Result<Share> {
+        let cpu_nanos = self.cpu_nanos().saturating_sub(before.cpu_nanos);
+        let served = match self.pages.is_empty() {
+            true => None,
+            false => Some(self.served()?.since(before.served)),
+        };
+        Ok(Share { cpu_nanos, served })
     }
 }
 

@@ -41,7 +41,7 @@ pub fn random(
     }
     let mut work = parse(&String::from_utf8_lossy(&output.stdout), what)?;
     work.lanes = depth;
-    serving.end(&before, &mut work)?;
+    work.add(&serving.end(&before)?);
     Ok(work)
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::counters::{Served, Watched};
+use crate::counters::{Served, Share, Watched};
 use crate::histogram::Histogram;
 use crate::host;
 use crate::order::Order;
@@ -66,6 +66,12 @@ impl Work {
     /// The measured span.
     pub fn seconds(&self) -> f64 {
         (self.end_nanos.saturating_sub(self.begin_nanos)).max(1) as f64 / 1e9
+    }
+
+    /// Adds the part of the processes that served it.
+    pub fn add(&mut self, share: &Share) {
+        self.cpu_nanos += share.cpu_nanos;
+        self.served = share.served;
     }
 
     fn encode(&self) -> String {
@@ -206,7 +212,7 @@ pub fn run(orders: &[Order], serving: &Watched) -> anyhow::Result<Work> {
         }
     }
     let mut all = all.context("there was nothing to do")?;
-    serving.end(&before, &mut all)?;
+    all.add(&serving.end(&before)?);
     Ok(all)
 }
 
