@@ -24,6 +24,13 @@ fn process_names_are_measured_beside_bare_calls_and_ask_no_data_server() {
     let ours = found("ropewalk", name, "rate").expect("it was found above");
     assert_eq!(ours["ratio_to"], "raw");
     assert!(ours["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{ours}");
+    // As the servers count: each file is one call, and those of the session beside them.
+    let served = |metric: &str| {
+        let row = found("ropewalk", name, metric).unwrap_or_else(|| panic!("{metric}: {rows:?}"));
+        row["median"].as_f64().expect("a number")
+    };
+    assert!((1.0..1.5).contains(&served("server_calls")), "{rows:?}");
+    assert!(served("server_time") > 0.0 && served("server_syncs") < 0.5, "{rows:?}");
     // With 1, 2, 4 and 8 data servers, on files of several blocks: none of them hears of it. What
     // was removed they are told later, in bundles.
     for (kind, name) in kinds.iter().zip(&names) {

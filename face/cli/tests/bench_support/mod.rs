@@ -18,8 +18,21 @@ const MEDIA: [&str; 10] = [
     "udp",
     "frames",
 ];
-const METRICS: [&str; 10] =
-    ["latency", "bandwidth", "overlap", "rate", "cpu", "memory", "count", "stall", "share", "time"];
+const METRICS: [&str; 13] = [
+    "latency",
+    "bandwidth",
+    "overlap",
+    "rate",
+    "cpu",
+    "memory",
+    "count",
+    "stall",
+    "share",
+    "time",
+    "server_calls",
+    "server_time",
+    "server_syncs",
+];
 
 /// Runs it with these arguments; every line is checked to be what was agreed upon.
 pub fn bench(arguments: &[&str]) -> Vec<Value> {
