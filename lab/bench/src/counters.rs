@@ -1,16 +1,22 @@
 //! Figures that servers keep of themselves, from their pages of metrics: the same ones that operators see.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
 use crate::host;
 
 /// A server makes a page at most once in 50 ms: after this pause the next one is another.
 pub const REST: Duration = Duration::from_millis(60);
 const LIMIT: Duration = Duration::from_secs(10);
+/// Below those that Linux gives to connections, unless somebody changed that.
+const PORTS: Range<u16> = 12_000..32_000;
+const TRIES: u32 = 100;
 
 /// Work of servers, all together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -71,9 +77,19 @@ pub fn page(place: SocketAddr) -> anyhow::Result<String> {
     Ok(page.to_string())
 }
 
-/// An address for a page that was free a moment ago.
+/// An address for a page that was free a moment ago. Not of the ports from which the kernel gives connections theirs: one of those
+/// may be taken before a server has it.
 pub fn free() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+    let mut last = None;
+    for _ in 0..TRIES {
+        let random = RandomState::new().hash_one(0);
+        let port = PORTS.start + (random % PORTS.len() as u64) as u16;
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(listener) => return Ok(listener.local_addr()?),
+            Err(error) => last = Some(error),
+        }
+    }
+    bail!("no port is free for a page of metrics: {last:?}")
 }
 
 /// The calls that the servers with these pages have had, of all kinds.
