@@ -16,15 +16,14 @@ use anyhow::{Context, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::lab::quoted;
 use crate::servers::{Mount, Serving};
 use crate::survive::deaths::SERVERS;
 use crate::survive::ground::Ground;
 use crate::survive::rival::{
-    CLIENTS, GLUSTER, LOOK, Rival, command, output, program, told_version,
+    CLIENTS, GLUSTER, LOOK, Rival, command, output, params, program, told_version,
 };
 use crate::survive::site::{LIMIT, pause, scratch, show_end, text};
-use crate::{DIES, ORPHAN, Options, host};
+use crate::{DIES, ORPHAN, Options};
 
 const PACKAGES: &str = "glusterfs-server glusterfs-client";
 /// The host of all bricks: copies go from the client to each of them.
@@ -147,12 +146,7 @@ impl Rival for Gluster<'_> {
     }
 
     fn params(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("network", quoted(self.ground.name())),
-            ("servers", SERVERS.to_string()),
-            ("storage", quoted(host::storage(&self.options.disk))),
-            ("placement", quoted("processes")),
-        ]
+        params(self.ground, self.options)
     }
 
     fn mount(&self, path: &Path) -> anyhow::Result<Mount> {

@@ -12,13 +12,14 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
-use crate::lab::quoted;
 use crate::servers::{Mount, Serving};
 use crate::survive::deaths::SERVERS;
 use crate::survive::ground::Ground;
-use crate::survive::rival::{CLIENTS, LOOK, MOOSE, Rival, command, output, program, told_version};
+use crate::survive::rival::{
+    CLIENTS, LOOK, MOOSE, Rival, command, output, params, program, told_version,
+};
 use crate::survive::site::{LIMIT, pause, scratch, show_end};
-use crate::{DIES, ORPHAN, Options, host};
+use crate::{DIES, ORPHAN, Options};
 
 const PACKAGES: &str = "moosefs-master moosefs-chunkserver moosefs-client";
 const MASTER: usize = 0;
@@ -147,12 +148,7 @@ impl Rival for Moose<'_> {
     }
 
     fn params(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("network", quoted(self.ground.name())),
-            ("servers", SERVERS.to_string()),
-            ("storage", quoted(host::storage(&self.options.disk))),
-            ("placement", quoted("processes")),
-        ]
+        params(self.ground, self.options)
     }
 
     fn mount(&self, path: &Path) -> anyhow::Result<Mount> {

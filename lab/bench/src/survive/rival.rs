@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-use crate::PART;
+use crate::lab::quoted;
 use crate::servers::Mount;
 use crate::survive::deaths::SERVERS;
 use crate::survive::ground::Ground;
+use crate::{Options, PART, host};
 
 /// A file system whose data servers can fail.
 pub trait Rival {
@@ -68,6 +69,16 @@ pub fn told_version(program: &Path, flag: &str) -> anyhow::Result<String> {
     let mut words = said.split_whitespace();
     let found = words.find(|word| word.starts_with(|first: char| first.is_ascii_digit()));
     Ok(found.unwrap_or("unknown").to_string())
+}
+
+/// What is to be said about each row of a peer.
+pub fn params(ground: &Ground, options: &Options) -> Vec<(&'static str, String)> {
+    vec![
+        ("network", quoted(ground.name())),
+        ("servers", SERVERS.to_string()),
+        ("storage", quoted(host::storage(&options.disk))),
+        ("placement", quoted("processes")),
+    ]
 }
 
 /// A command that starts another program at a host, so that it ends with this process as that says by its environment.
