@@ -81,7 +81,7 @@ fn cut_one(pair: &mut Pair, number: usize, server: usize) {
         }
         cutter.join().expect("power comes back");
     });
-    // What is in the client's memory is not the servers' to lose.
+    // Servers cannot lose bytes that are still in the client's memory.
     for path in scene.model.paths(None) {
         scene.worker.must(&Operation::Sync(path));
     }

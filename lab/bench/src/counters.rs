@@ -107,7 +107,7 @@ pub struct Watched {
     pages: Vec<SocketAddr>,
 }
 
-/// What watched processes did for some work.
+/// The part of watched processes in some work.
 pub struct Share {
     pub cpu_nanos: u64,
     /// None of processes without pages.
@@ -148,7 +148,7 @@ impl Watched {
         Ok(Before { served, cpu_nanos: self.cpu_nanos() })
     }
 
-    /// What these processes did since then.
+    /// The part of these processes since then.
     pub fn end(&self, before: &Before) -> anyhow::Result<Share> {
         let cpu_nanos = self.cpu_nanos().saturating_sub(before.cpu_nanos);
         let served = match self.pages.is_empty() {

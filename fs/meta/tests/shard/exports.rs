@@ -188,7 +188,7 @@ impl Case {
         check(cluster, cut, expected(self.has(2), Errno::EACCES), "truncate");
         let execute =
             MetaRequest::Open { who, inode, access: READ, truncate: false, execute: true };
-        // Who passes judges the right to execute himself.
+        // A caller that passes judges the right to execute itself.
         check(cluster, execute, expected(self.has(1), Errno::EACCES), "execute");
         let empties = Access { read: false, write: true };
         let open =
@@ -196,7 +196,7 @@ impl Case {
         check(cluster, open, expected(self.has(2), Errno::EACCES), "open and truncate");
     }
 
-    /// What changes the names in a directory.
+    /// The operations that change the names in a directory.
     fn check_names(&self, cluster: &mut Cluster, directory: u64, file: u64, check: &Check<'_>) {
         let (who, parent, inner) = (self.who(), directory, self.caller.1);
         let changes = expected(self.has(3), Errno::EACCES);

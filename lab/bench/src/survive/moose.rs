@@ -160,7 +160,7 @@ impl Rival for Moose<'_> {
         let mount = Mount::by(Serving::spawn(command, "mfsmount")?, path)?;
         let root = [path.to_path_buf()];
         self.tool("mfssetgoal", &[&MOOSE.1.to_string()], &root)?;
-        // What is removed leaves the disk at once.
+        // Removed files leave the disk at once.
         self.tool("mfssettrashtime", &["0"], &root)?;
         Ok(mount)
     }
@@ -220,7 +220,7 @@ impl Drop for Moose<'_> {
     }
 }
 
-/// What all programs have in common: they run as this user, with the priority of everybody.
+/// The settings that all programs have in common: they run as this user, with the priority of everybody.
 fn common(data: &Path) -> String {
     let (user, group) = ("WORKING_USER = root", "WORKING_GROUP = root");
     format!("{user}\n{group}\nNICE_LEVEL = 0\nDATA_PATH = {}\n", data.display())

@@ -1,5 +1,5 @@
-//! What a file system has to offer whose data servers fail under work, and the programs of peers: where they are, how they are
-//! started, and what they say.
+//! The contract of a file system whose data servers fail under work; and the programs of peers: their places, how to start
+//! them, and the words that they print.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ pub trait Rival {
     fn version(&self) -> &str;
     /// Copies of a file in the root directory.
     fn copies(&self) -> usize;
-    /// What else is to be said about each row.
+    /// More parameters of each row.
     fn params(&self) -> Vec<(&'static str, String)>;
     /// Shows it on this directory, by a process of its own.
     fn mount(&self, path: &Path) -> anyhow::Result<Mount>;
@@ -33,7 +33,7 @@ pub trait Rival {
     fn suspend(&mut self, server: usize) -> anyhow::Result<()>;
     /// SIGCONT.
     fn resume(&mut self, server: usize) -> anyhow::Result<()>;
-    /// What is not in order yet after a server came back, in words; none where all files of this directory of a mount have
+    /// The first thing, in words, that is not in order yet after a server came back; none where all files of this directory of a mount have
     /// all of their copies, and all servers take part.
     fn shortage(&self, folder: &Path) -> anyhow::Result<Option<String>>;
     /// The numbers of all server processes.
@@ -71,7 +71,7 @@ pub fn told_version(program: &Path, flag: &str) -> anyhow::Result<String> {
     Ok(found.unwrap_or("unknown").to_string())
 }
 
-/// What is to be said about each row of a peer.
+/// The parameters of each row of a peer.
 pub fn params(ground: &Ground, options: &Options) -> Vec<(&'static str, String)> {
     vec![
         ("network", quoted(ground.name())),
@@ -88,7 +88,7 @@ pub fn command(ground: &Ground, host: usize, program: &Path) -> Command {
     command
 }
 
-/// What a program says on stdout, given its name for errors.
+/// The output of a program on stdout. `name`: of the program, for errors.
 pub fn output(command: &mut Command, name: &str) -> anyhow::Result<String> {
     let done = command.stdin(Stdio::null()).output();
     let done = done.with_context(|| format!("cannot run {name}"))?;
