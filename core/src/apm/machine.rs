@@ -172,9 +172,30 @@ impl Migration {
         let added = self.roles.add(record);
         if added {
             self.tell(What::Added { path: record.id });
+            if self.roles.is_drained_by(record.id, DrainedBy::Us) {
+                self.tell_drain(record.id);
+            }
         }
         self.finish();
         added
+    }
+
+    /// A path has got other ends. True if this side drains it from now on, or drains it no more.
+    pub fn renew_path(&mut self, record: PathRecord) -> bool {
+        let changes = self.roles.renew(record);
+        if changes {
+            self.tell_drain(record.id);
+        }
+        self.finish();
+        changes
+    }
+
+    /// Tells the peer what this side's operator wants of a path.
+    fn tell_drain(&mut self, path: PathId) {
+        if let Some(drain) = self.roles.drain_of(path) {
+            let message = Message::Withdraw { arming: None, drain: Some(drain) };
+            self.outputs.push_back(Output::Send { message, over: None });
+        }
     }
 
     /// The connection is being set up, or its send queue is drained or runs again. All other changes of a connection
@@ -334,9 +355,8 @@ impl Migration {
     /// side.
     pub fn handle_joined(&mut self, path: PathId) {
         self.roles.bring_up(path, DrainedBy::Peer);
-        if let Some(drain) = self.roles.drain_of(path).filter(|drain| drain.is_drained) {
-            let message = Message::Withdraw { arming: None, drain: Some(drain) };
-            self.outputs.push_back(Output::Send { message, over: None });
+        if self.roles.is_drained_by(path, DrainedBy::Us) {
+            self.tell_drain(path);
         }
         self.finish();
     }
@@ -546,9 +566,17 @@ impl Migration {
                 let given = Given { arm_cause: ArmCause::NoPath, ..Given::NOTHING };
                 let _ = self.step(Event::LastPathGone, &given);
             }
-            Connection::Pathless if carries => {
-                let given = Given { path: sending, ..Given::NOTHING };
-                let _ = self.step(Event::PathMended, &given);
+            Connection::Pathless => {
+                // Where there is no other one, also a path that joined and was not proven yet.
+                let joined =
+                    || self.roles.entries().iter().find(|it| self.roles.is_good(it.record.id));
+                let path = match carries {
+                    true => sending,
+                    false => joined().map(|entry| entry.record.id),
+                };
+                if path.is_some() {
+                    let _ = self.step(Event::PathMended, &Given { path, ..Given::NOTHING });
+                }
             }
             _ => {}
         }

@@ -5,7 +5,6 @@ use super::load::ArmingId;
 use super::machine::{Given, Migration};
 use super::message::{Drain, Message};
 use super::migrate::Move;
-use super::notice::What;
 use super::path::PathId;
 use super::roles::DrainedBy;
 use super::state::{Event, Rule};
@@ -105,9 +104,10 @@ impl Migration {
         }
         match drain.filter(|_| changes) {
             Some(drain) if drain.is_drained => self.leave_bad_primary(),
-            // Its alternate may be this one now.
+            // Its alternate may be this one now; where no path was left it carries from now on.
             Some(drain) if !self.roles.is_drained(drain.path) => {
-                self.tell(What::Mended { path: drain.path });
+                let given = Given { path: Some(drain.path), ..Given::NOTHING };
+                let _ = self.step(Event::PathMended, &given);
             }
             _ => {}
         }

@@ -17,6 +17,8 @@ pub const WEIGHT_MAX: u16 = 1000;
 pub const SCORE_MAX: u16 = 1000;
 pub const SCORE_DEGRADED: u16 = 500;
 pub const SCORE_STANDBY: u16 = 100;
+/// Wishes of operators that are kept for paths to come: a session knows as many paths.
+const WISHES_MAX: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
@@ -67,12 +69,43 @@ impl Entry {
     }
 }
 
-/// The paths of an association, ordered by id.
+/// What this side's operator wants of the ends of a path that has others now, or is no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Wish {
+    local_rail: u8,
+    remote_address: u32,
+    weight: u16,
+    is_drained: bool,
+}
+
+impl Wish {
+    fn of(entry: &Entry) -> Wish {
+        let PathRecord { local_rail, remote_address, .. } = entry.record;
+        let (weight, is_drained) = (entry.weight, entry.drained_here);
+        Wish { local_rail, remote_address, weight, is_drained }
+    }
+
+    fn is_special(&self) -> bool {
+        self.is_drained || self.weight != WEIGHT_MAX
+    }
+
+    /// 0 stands for an address that was not told.
+    fn is_about(&self, record: &PathRecord) -> bool {
+        let (ours, theirs) = (self.remote_address, record.remote_address);
+        self.local_rail == record.local_rail && (ours == theirs || ours == 0 || theirs == 0)
+    }
+}
+
+/// The paths of an association, ordered by id. Drains and weights belong to the ends of a path: a path that joins again under
+/// another id has those of before, and one that gets other ends leaves them behind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Roles {
     entries: Vec<Entry>,
     primary: Option<PathId>,
     alternate: Option<PathId>,
+    wishes: Vec<Wish>,
+    /// What the peer's operator wants of paths that did not join here yet.
+    early: Vec<Drain>,
 }
 
 impl Roles {
@@ -95,12 +128,68 @@ impl Roles {
         };
         self.entries.insert(at, entry);
         self.primary.get_or_insert(record.id);
+        if let Some(wish) = self.kept(&record) {
+            self.fulfil(record.id, wish);
+        }
+        let early = self.early.iter().position(|drain| drain.path == record.id);
+        if let Some(drain) = early.map(|at| self.early.remove(at)) {
+            self.hear_drain(drain);
+        }
         true
+    }
+
+    /// A path has got other ends: what was wanted of the former ones is kept for them. True if this side's drain changes.
+    pub fn renew(&mut self, record: PathRecord) -> bool {
+        let Some(entry) = self.get_mut(record.id) else { return false };
+        let before = Wish::of(entry);
+        entry.record = record;
+        if before.local_rail == record.local_rail {
+            return false;
+        }
+        self.keep(before);
+        // The path that had these ends may be known yet, though nobody will carry it on.
+        let gone = |entry: &&Entry| {
+            let is_other = entry.record.id != record.id && entry.health == Health::Failed;
+            is_other && Wish::of(entry).is_about(&record)
+        };
+        let of_gone = self.entries.iter().find(gone).map(Wish::of);
+        let wish = self.kept(&record).or(of_gone).unwrap_or(Wish {
+            weight: WEIGHT_MAX,
+            is_drained: false,
+            ..before
+        });
+        self.fulfil(record.id, wish);
+        wish.is_drained != before.is_drained
     }
 
     /// Removes a path that has no role but that of a member.
     pub fn forget(&mut self, path: PathId) {
+        if let Some(wish) = self.get(path).map(Wish::of) {
+            self.keep(wish);
+        }
         self.entries.retain(|entry| entry.record.id != path);
+    }
+
+    fn keep(&mut self, wish: Wish) {
+        if wish.is_special() && self.wishes.len() < WISHES_MAX {
+            self.wishes.push(wish);
+        }
+    }
+
+    /// What was wanted of these ends, before a path had them.
+    fn kept(&mut self, record: &PathRecord) -> Option<Wish> {
+        let kept = self.wishes.iter().enumerate().filter(|(_, wish)| wish.is_about(record));
+        let nearest = kept.max_by_key(|(_, wish)| wish.remote_address == record.remote_address);
+        nearest.map(|(at, _)| at).map(|at| self.wishes.remove(at))
+    }
+
+    fn fulfil(&mut self, path: PathId, Wish { weight, is_drained, .. }: Wish) {
+        let Some(entry) = self.get_mut(path) else { return };
+        entry.weight = weight;
+        if entry.drained_here != is_drained {
+            entry.drained_here = is_drained;
+            entry.orders_here = entry.orders_here.wrapping_add(1);
+        }
     }
 
     pub fn primary(&self) -> Option<PathId> {
@@ -269,7 +358,13 @@ impl Roles {
 
     /// Takes an order of the peer's operator, unless a newer one came before. True if the path changes by it.
     pub fn hear_drain(&mut self, drain: Drain) -> bool {
-        let Some(entry) = self.get_mut(drain.path) else { return false };
+        let Some(entry) = self.get_mut(drain.path) else {
+            self.early.retain(|early| early.path != drain.path);
+            if self.early.len() < WISHES_MAX {
+                self.early.push(drain);
+            }
+            return false;
+        };
         let ahead = drain.order.wrapping_sub(entry.order_there);
         if ahead > u16::MAX / 2 {
             return false;

@@ -66,8 +66,18 @@ impl Core {
     fn sync_path(&mut self, id: PeerId, view: &PathView, record: PathRecord, any_good: bool) {
         let Some(machine) = self.machine_mut(id) else { return };
         let before = machine.roles().health(view.path);
-        if before.is_none() {
-            machine.add_path(record);
+        let changes = match before {
+            None => {
+                machine.add_path(record) && machine.roles().is_drained_by(view.path, DrainedBy::Us)
+            }
+            Some(_) if view.link.is_none() => false,
+            Some(_) => machine.renew_path(record),
+        };
+        if changes {
+            let is_drained = machine.roles().is_drained_by(view.path, DrainedBy::Us);
+            self.note_drain(id, view.path, is_drained);
+        }
+        if before.is_none() || changes {
             self.carry_out(id);
         }
         if let Some(machine) = self.machine_mut(id) {
@@ -439,7 +449,10 @@ fn is_known(migrating: &Migrating, paths: &Paths) -> bool {
     let any_good = paths.views().any(|view| view.is_good);
     let known = |view: PathView| {
         let Some(entry) = roles.get(view.path) else { return false };
-        entry.health == health_of(&view, entry.health, any_good) && entry.score == view.score
+        let has_ends = view.link.is_none() || entry.record.local_rail == view.rail;
+        has_ends
+            && entry.health == health_of(&view, entry.health, any_good)
+            && entry.score == view.score
     };
     roles.entries().len() == paths.views().count() && paths.views().all(known)
 }

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use ropewalk_base::memory::Memory;
 use ropewalk_net::migration::MigrationState::Armed;
 use ropewalk_net::migration::{
     ArmCause, Connection, MoveCause, PathEvent, Policy, Role, Rule, What,
 };
+use ropewalk_net::{Channel, Level, Posted};
 use ropewalk_rail_sim::Cut;
 
 use crate::world::{FIRST, Setup, World, name};
@@ -148,5 +150,32 @@ fn a_session_without_a_path_says_so_and_goes_on_with_the_first_that_is_mended() 
         assert!(world.roles(0, 1).iter().any(|(_, role)| *role == Role::Alternate));
         assert!(world.roles(0, 1).len() <= 3, "paths that are gone are forgotten");
         world.verify();
+    }
+}
+
+/// The peer has acknowledged the offer of a long message and takes it when a receive is posted: nothing else is owed.
+#[test]
+fn what_waits_for_the_peer_alone_ends_when_all_paths_are_silent_for_too_long() {
+    for seed in 0..4 {
+        let mut world = World::met(seed, Setup::pair(Policy::Nothing));
+        world.part_rails();
+        world.traffic(3);
+        let (peer, node) = (world.peer(0, 1), &world.nodes[0]);
+        let memory = Memory::constant(&[7; 1 << 20]);
+        let (tagged, level) = (Channel::Tagged, Level::Delivered);
+        let posted = node.endpoint.post_send(&node.context, peer, tagged, 77, memory, level, 88);
+        assert!(matches!(posted, Ok(Posted::Pending(_))));
+        world.wait(Duration::from_secs(2));
+        (0..2).for_each(|rail| world.block(rail, true));
+        let mut end = None;
+        let took = world.until("its end", |world| {
+            end = end.take().or_else(|| world.nodes[0].done.pop_front());
+            end.is_some()
+        });
+        let end = end.expect("it ended");
+        assert_eq!((end.user, end.outcome.is_err()), (88, true), "seed {seed}");
+        // Half a minute, from when both are known to be silent.
+        let least = Duration::from_secs(29);
+        assert!(took > least && took < Duration::from_secs(45), "seed {seed}: {took:?}");
     }
 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 use ropewalk_base::verb::RemoteLayout;
 use ropewalk_net::migration::MigrationState::{Armed, Migrated, Rearm};
 use ropewalk_net::migration::{
-    By, MoveCause, Outcome, PathEnds, PathId, Policy, Role, Rule, Side, Wanted, What,
+    By, Health, MoveCause, Outcome, PathEnds, PathEntry, PathId, Policy, Role, Rule, Side, Wanted,
+    What,
 };
 use ropewalk_net::{Audience, Direction, Posted};
+use ropewalk_rail_sim::Cut;
 
-use crate::world::{FIRST, LEN, Setup, World};
+use crate::world::{FIRST, LEN, Setup, World, name};
 
 /// Loads the alternate of a node by hand, and waits for its end.
 fn load(world: &mut World, at: usize) -> Outcome {
@@ -267,6 +269,57 @@ fn a_drained_path_carries_no_data_of_either_side_until_it_is_up_again() {
         endpoint.migrate_path(peer).unwrap();
         world.traffic(10);
         assert!(world.primary(0) == FIRST && world.primary(1) == FIRST, "seed {seed}");
+        world.verify();
+    }
+}
+
+/// The path over a rail of a node, with its weight and role.
+fn over_rail(world: &World, at: usize, rail: u8) -> Option<(PathId, u16, Role)> {
+    let entries = world.nodes[at].endpoint.path_entries(world.peer(at, 1 - at));
+    let found = entries.iter().find(|(entry, _)| entry.record.local_rail == rail);
+    found.map(|(entry, role)| (entry.record.id, entry.weight, *role))
+}
+
+#[test]
+fn a_drain_stays_with_its_rail_when_all_links_are_lost_and_the_session_goes_on_over_another() {
+    for seed in 0..16 {
+        let mut world = World::met(seed, Setup::pair(Policy::KeepArmed));
+        let (at, drained) = (seed as usize % 2, seed as usize / 2 % 2);
+        let (peer, endpoint) = (world.peer(at, 1 - at), world.nodes[at].endpoint.clone());
+        world.part_rails();
+        world.until("both armed", |world| world.both_are(Armed));
+        let (path, ..) = over_rail(&world, at, drained as u8).expect("a path for each rail");
+        endpoint.weigh_path(peer, path, 70).unwrap();
+        endpoint.drain_path(peer, path).unwrap();
+        world.traffic(20);
+        // The drained rail goes away, and then the other one breaks off and comes back.
+        world.block(drained, true);
+        world.network.cut(&name(0, drained), &name(1, drained), Cut::Both);
+        world.traffic(20);
+        world.network.cut(&name(0, 1 - drained), &name(1, 1 - drained), Cut::Both);
+        world.traffic(20);
+        let used = over_rail(&world, at, 1 - drained as u8).expect("it carries");
+        assert_eq!((used.1, used.2), (1000, Role::Primary), "seed {seed}");
+        world.block(drained, false);
+        world.until("the path over the drained rail", |world| {
+            world.pass(0, 1);
+            let is_up = |(entry, _): &(PathEntry, Role)| {
+                entry.record.local_rail == drained as u8 && entry.health == Health::Good
+            };
+            world.nodes[at].endpoint.path_entries(world.peer(at, 1 - at)).iter().any(is_up)
+        });
+        world.traffic(20);
+        let (path, weight, role) = over_rail(&world, at, drained as u8).expect("it joined again");
+        assert_eq!((weight, role), (70, Role::Drained), "seed {seed}");
+        // At the other end it may be another rail.
+        let there = world.roles(1 - at, at);
+        assert!(there.contains(&(path, Role::Drained)), "seed {seed}: {there:?}");
+        let before = world.bytes(at)[drained];
+        world.traffic(30);
+        let sent = world.bytes(at)[drained] - before;
+        assert!(sent < LEN as u64, "seed {seed}: {sent} bytes, and not only probes");
+        endpoint.up_path(peer, path).unwrap();
+        world.until("both armed", |world| world.both_are(Armed));
         world.verify();
     }
 }

@@ -313,9 +313,22 @@ impl World {
         rails.iter().map(|(_, counters)| counters.bytes_sent).collect()
     }
 
+    /// Of two nodes with two rails each: a rail reaches no other than that of its number from now on.
+    pub fn part_rails(&mut self) {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let (from, to) = (name(0, from), name(1, to));
+            self.network.change_paths(&from, &to, |path| path.blocked = true);
+        }
+    }
+
     /// Nothing comes through between two rails of one number.
     pub fn block(&mut self, rail: usize, blocked: bool) {
-        for (from, to) in [(0, 1), (1, 0)] {
+        self.block_to(1, rail, blocked);
+    }
+
+    /// The same between the first node and another one.
+    pub fn block_to(&mut self, other: usize, rail: usize, blocked: bool) {
+        for (from, to) in [(0, other), (other, 0)] {
             let (from, to) = (name(from, rail), name(to, rail));
             self.network.change_path(&from, &to, |path| path.blocked = blocked);
         }
