@@ -11,6 +11,7 @@ use super::plan::SLOT;
 pub const REGION: u64 = u64::MAX;
 const RECEIVES: u64 = 1_000_000;
 const GETS: u64 = 2_000_000;
+const COUNTS: u64 = 3_000_000;
 
 /// A message.
 #[derive(Debug, Clone, Copy)]
@@ -39,11 +40,22 @@ struct Accessed {
     life: u64,
 }
 
+/// An addition of one to the counter of a region.
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    side: usize,
+    /// The life whose region it is.
+    life: u64,
+    /// The counter before it.
+    before: Option<u64>,
+}
+
 #[derive(Debug, Default)]
 pub struct Log {
     sent: BTreeMap<u64, Sent>,
     receives: BTreeMap<u64, Posted>,
     accesses: BTreeMap<u64, Accessed>,
+    counts: BTreeMap<u64, Counted>,
     outcomes: BTreeMap<u64, Result<(), Fault>>,
     /// Receives, and the messages that they got.
     got: BTreeMap<u64, u64>,
@@ -114,6 +126,18 @@ impl Log {
         })
     }
 
+    /// The number of an addition to the counter of the other side's region.
+    pub fn count(&mut self, side: usize, lives: [u64; 2]) -> u64 {
+        let user = COUNTS + self.counts.len() as u64;
+        self.counts.insert(user, Counted { side, life: lives[1 - side], before: None });
+        user
+    }
+
+    /// The place of the counter, behind all slots.
+    pub fn counter(&self) -> usize {
+        2 * self.slots * SLOT
+    }
+
     pub fn cancelled(&mut self, user: u64) {
         self.cancelled.insert(user);
     }
@@ -152,7 +176,9 @@ impl Log {
         let sent = self.sent.iter().map(|(user, sent)| (*user, sent.side));
         let receives = self.receives.iter().map(|(user, posted)| (*user, posted.side));
         let accesses = self.accesses.iter().map(|(user, access)| (*user, access.side));
-        let of_side = sent.chain(receives).chain(accesses).filter(|(_, of)| *of == side);
+        let counts = self.counts.iter().map(|(user, count)| (*user, count.side));
+        let of_side =
+            sent.chain(receives).chain(accesses).chain(counts).filter(|(_, of)| *of == side);
         let open = of_side.filter(|(user, _)| !self.outcomes.contains_key(user));
         let open: Vec<u64> = open.map(|(user, _)| user).collect();
         self.gone.extend(open);
@@ -190,6 +216,10 @@ impl Log {
             }
             return;
         }
+        if let Some(count) = self.counts.get_mut(&user) {
+            count.before = completed.outcome.ok().map(|()| completed.bits);
+            return;
+        }
         let sent = self.sent.get(&user).unwrap_or_else(|| panic!("{user} was never posted"));
         assert_eq!(sent.side, side);
     }
@@ -225,11 +255,32 @@ impl Log {
                 self.writes += 1;
             }
         }
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let (at, mut first) = (self.counter(), [0; 8]);
+        first.iter_mut().zip(at..).for_each(|(byte, at)| *byte = pattern(at, 0));
+        self.check_counter(side, word(&bytes[at..][..8]).wrapping_sub(word(&first)), word(&first));
+    }
+
+    /// Each addition that succeeded was done once, at a place of its own; the others once at most.
+    fn check_counter(&self, side: usize, added: u64, first: u64) {
+        let life = self.lives[side] + 1;
+        let here = self.counts.values().filter(|it| it.side != side && it.life == life);
+        let all = here.clone().count() as u64;
+        let mut seen: Vec<u64> =
+            here.filter_map(|it| it.before).map(|before| before.wrapping_sub(first)).collect();
+        seen.sort_unstable();
+        let is_once = seen.windows(2).all(|pair| pair[0] < pair[1]);
+        let fits = seen.last().is_none_or(|last| *last < added);
+        assert!(
+            is_once && fits && seen.len() as u64 <= added && added <= all,
+            "{added} were added by {all}, of which these succeeded: {seen:?}"
+        );
     }
 
     /// What has not ended.
     pub fn open(&self) -> String {
         let users = self.sent.keys().chain(self.receives.keys()).chain(self.accesses.keys());
+        let users = users.chain(self.counts.keys());
         let open = |user: &&u64| !self.outcomes.contains_key(user) && !self.gone.contains(user);
         let open: Vec<u64> = users.filter(open).copied().collect();
         format!("open {open:?}")
@@ -260,7 +311,8 @@ impl Log {
             Err(Fault::Cancelled) if self.cancelled.contains(&user) => {}
             // The other side withdrew its part.
             Err(Fault::Cancelled) if !self.cancelled.is_empty() => {
-                assert!(!self.accesses.contains_key(&user), "seed {seed}: access {user}");
+                let is_ones = self.accesses.contains_key(&user) || self.counts.contains_key(&user);
+                assert!(!is_ones, "seed {seed}: access {user}");
             }
             Err(Fault::PeerReset | Fault::BadKey | Fault::Unreachable | Fault::Cancelled)
                 if resets => {}

@@ -31,6 +31,7 @@ impl Plan {
         plan.postings.clear();
         plan.befall_at_length(random);
         plan.post_at_length(random);
+        plan.count(seed);
         plan
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use ropewalk_base::error::Fault as Outcome;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
-use ropewalk_base::memory::Memory;
+use ropewalk_base::memory::{Change, Element, Memory, Operator, Update};
 use ropewalk_base::pool::Pool;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
@@ -24,15 +24,15 @@ use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_core::Plant;
 use ropewalk_net::packets::PacketRail;
 use ropewalk_net::{
-    Audience, Channel, Completed, Context, Counters, Direction, Endpoint, EndpointConfig, Level,
-    OperationId, Oversize, PeerId, Posted,
+    Atomic, Audience, Channel, Completed, Context, Counters, Direction, Endpoint, EndpointConfig,
+    Level, OperationId, Oversize, PeerId, Posted,
 };
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 use ropewalk_rail_sim::{SimConfig, SimNetwork, Trace};
 
 use log::{Log, Sent};
-use plan::{Fault, Kind, LEN_MAX, Plan, Post, SLOT};
+use plan::{Fault, Kind, LEN_MAX, Plan, Post};
 use wire::{Befallen, Wire};
 
 /// Virtual time that a run may take.
@@ -189,7 +189,7 @@ impl Scenario {
         let context = endpoint.context(true).expect("there are descriptors");
         let other = self.address(1 - side);
         let peer = endpoint.lookup(&other).expect("it is an address");
-        let region = self.memory(2 * self.plan.accesses * SLOT, 0);
+        let region = self.memory(self.log.counter() + 8, 0);
         let key = endpoint.expose(region, true, Audience::Everybody).expect("there is room");
         Node { endpoint, context, peer, key, pending: BTreeMap::new() }
     }
@@ -330,6 +330,19 @@ impl Scenario {
         Some(user)
     }
 
+    fn count(&mut self, side: usize) -> u64 {
+        let user = self.log.count(side, self.lives);
+        self.tell(|| format!("{} counts {user}", SIDES[side]));
+        let (node, key) = (&self.nodes[side], self.nodes[1 - side].key);
+        let update = Update::new(Element::U64, Operator::Sum).expect("they fit");
+        let change = Change::One { update, operand: 1u64.to_le_bytes() };
+        let atomic = Atomic { change, fetch: true, token: false };
+        let at = self.log.counter() as u64;
+        let posted = node.endpoint.post_atomic(&node.context, node.peer, key, at, atomic, user);
+        self.noted(side, user, posted.map_err(|fault| (Memory::empty(), fault)));
+        user
+    }
+
     fn post(&mut self, index: usize, events: &mut BTreeMap<(Time, usize), Event>) {
         let posting = self.plan.postings[index];
         let side = posting.side;
@@ -341,6 +354,7 @@ impl Scenario {
                 Some(self.receive(side, channel, len, from_all))
             }
             Post::Access { direction, len } => self.access(side, direction, len),
+            Post::Count => Some(self.count(side)),
             Post::Order(order) => {
                 self.order(side, order);
                 None

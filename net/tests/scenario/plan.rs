@@ -87,6 +87,8 @@ pub enum Post {
         direction: Direction,
         len: usize,
     },
+    /// One is added to the counter of the other side's region, which answers what it was.
+    Count,
     /// What an operator or a policy wants of the paths.
     Order(Order),
 }
@@ -139,6 +141,8 @@ pub const LEN_MAX: usize = 90_000;
 pub const SLOT: usize = 40_000;
 /// Accesses of a side, at most.
 const ACCESSES: usize = 6;
+/// Atomics of both, at most.
+const COUNTS: u64 = 24;
 const MESSAGES: [u64; 4] = [6, 12, 25, 60];
 
 impl Plan {
@@ -178,7 +182,20 @@ impl Plan {
         };
         plan.befall(random, resumes);
         plan.post(random);
+        plan.count(seed);
         plan
+    }
+
+    /// Atomics, by a random of their own: what else a seed does stays as it was.
+    pub(super) fn count(&mut self, seed: u64) {
+        let random = &mut Random::from_seed(seed ^ 0x0061_746f_6d69_6373);
+        for _ in 0..random.below(COUNTS + 1) {
+            let (post, side) = (Post::Count, random.below(2) as usize);
+            let at = micros_below(random, self.span);
+            let cancel = (random.below(8) == 0).then(|| micros(random, [30, 300, 9000]));
+            self.postings.push(Posting { post, side, at, cancel });
+        }
+        self.postings.sort_by_key(|posting| posting.at);
     }
 
     fn befall(&mut self, random: &mut Random, resumes: bool) {
