@@ -161,10 +161,11 @@ fn short_puts_of_an_epoch_are_one_frame_and_nobody_answers() {
         });
         // One put goes with the word that tells of it; others go before that. The target posts, and lends memory for records.
         let wanted = if count == 1 { 100 } else { 200 };
-        // A sanitizer makes ranks so slow that their timers tell of more.
-        let more = if std::env::var_os("ROPEWALK_C_SANITIZER").is_some() { 20 } else { 10 };
+        // A sanitizer makes ranks so slow that their timers tell of more; of less than a frame for each round yet.
+        let is_slow = std::env::var_os("ROPEWALK_C_SANITIZER").is_some();
+        let [more, of_target] = if is_slow { [90; 2] } else { [10, 30] };
         assert!((wanted..wanted + more).contains(&origin), "{count} puts: {origin}");
-        assert!((100..130).contains(&target), "{count} puts: {target}");
+        assert!((100..100 + of_target).contains(&target), "{count} puts: {target}");
     }
 }
 

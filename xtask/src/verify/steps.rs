@@ -333,15 +333,16 @@ fn fuzzing(workspace: &Workspace) -> Vec<Action> {
 /// `docs/design/107-sanitizers.md` says why.
 fn sanitizers(workspace: &Workspace) -> Vec<Action> {
     let packages = SANITIZED.iter().filter(|name| workspace.has(name));
-    let run = cargo_with(&["test", "--locked", "--lib", "--tests", "--target", TARGET])
-        .args(["--target-dir", "target/sanitizer"])
-        .args(packages.flat_map(|name| ["--package", name]))
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("RUSTFLAGS", "-Zsanitizer=address")
-        .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
-        // Programs in C against the library, too: `face/rma/tests/common/mod.rs`.
-        .env("ROPEWALK_C_SANITIZER", "address")
-        .env("ASAN_OPTIONS", ASAN_OPTIONS);
+    let run =
+        cargo_with(&["test", "--locked", "--no-fail-fast", "--lib", "--tests", "--target", TARGET])
+            .args(["--target-dir", "target/sanitizer"])
+            .args(packages.flat_map(|name| ["--package", name]))
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", "-Zsanitizer=address")
+            .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
+            // Programs in C against the library, too: `face/rma/tests/common/mod.rs`.
+            .env("ROPEWALK_C_SANITIZER", "address")
+            .env("ASAN_OPTIONS", ASAN_OPTIONS);
     vec![Action::Run(run)]
 }
 
