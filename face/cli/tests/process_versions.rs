@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use support::command::{Said, ropewalk};
 use support::servers::Servers;
+use support::shim::{KillAt, arm, kills_usable};
 use support::{PROGRAM, Process, mounts_usable, run, unmount};
 
 /// The last commit whose programs speak version 10 of the wire.
@@ -165,4 +166,46 @@ fn a_former_client_stands_in_the_way_of_an_upgrade_and_is_refused_after_it() {
         ropewalk(place, &address, &["cp", &format!(":/{name}"), name]).well();
         assert!(fs::read(place.join(name)).unwrap() == vec![1; 3_000_000], "{name}");
     }
+}
+
+/// While objects learn their groups, a former server would lack the locks of this time: it finds a format that it does not
+/// know, and touches nothing.
+#[test]
+#[ignore = "builds the program of a former commit"]
+fn a_former_server_refuses_a_store_whose_upgrade_is_under_way() {
+    if !kills_usable() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let old = former(place.path());
+    let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/images/file-system-1.tar.gz");
+    let mut refused = 0;
+    for number in [1, 9, 20, 40] {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        run(place, "tar", &["-xzf", image.to_str().unwrap()]);
+        let mut cluster = support::Cluster::start(&place.join("c"));
+        let address = cluster.address();
+        cluster.process.kill();
+        let (kind, how, serving, group, sockets) = ("write", "after", true, false, false);
+        cluster.restart_to_die(&KillAt { kind, number, serving, how, group, sockets });
+        ropewalk(place, &address, &["upgrade", "--check"]).well();
+        arm(cluster.process.pid());
+        drop(ropewalk(place, &address, &["upgrade", "--no-wait", "--patience", "3"]));
+        std::thread::sleep(Duration::from_millis(700));
+        cluster.process.kill();
+        let mut command = Command::new(&old);
+        command.args(["up", "c", "--listen", address.trim_start_matches("tcp://")]);
+        command.current_dir(place);
+        let former = Process::run(command, "serves at").map(drop);
+        cluster.restart();
+        let said = ropewalk(place, &address, &["upgrade", "--check", "--json"]).well();
+        let told: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        println!("write {number}: format {}, the former server: {former:?}", told["format"]);
+        refused += u32::from(former.is_err());
+        assert!(former.is_err() || told["format"] == 1, "it serves in the middle of an upgrade");
+        ropewalk(place, &address, &["upgrade"]).well();
+        ropewalk(place, &address, &["check", "--read"]).well();
+    }
+    assert!(refused > 0);
 }

@@ -198,8 +198,7 @@ pub struct Shard<R> {
     restored: bool,
     /// The epoch of the map with which this term began.
     first_map: u32,
-    /// The upgrade by which the store left its first format; 0: it never had that.
-    pub(crate) step: u64,
+    pub(crate) upgrade: opening::Upgrade,
     stopped: Option<RowsError>,
 }
 

@@ -141,6 +141,7 @@ impl<R: Rows> Operation<'_, R> {
     pub fn order(&mut self, order: ServerOrder) -> Step<()> {
         if let ServerOrder::Remove { server } = order {
             self.forget_server(server)?;
+            self.end_upgrade()?;
         }
         if let ServerOrder::Lost { server } = order {
             let rows = self.shard.pools.lose_server(server, self.now.time).map_err(errno)?;

@@ -56,7 +56,7 @@ impl<R: Rows> Operation<'_, R> {
             return Err(Errno::ENOSPC.into());
         }
         // Before the map changes: what fails after that would leave the map without its rows.
-        let (key, row) = opening::newest_superblock(self.shard.rows())?;
+        let (key, row) = opening::newest_superblock(self.shard.rows(), true)?;
         let Some(rows) = self.shard.pools.lift(BATCH_BYTES_MAX) else {
             return Err(Errno::E2BIG.into());
         };
@@ -64,8 +64,20 @@ impl<R: Rows> Operation<'_, R> {
         // Never 0: that is no step.
         let step = self.shard.random.next_u64() | 1;
         self.batch.put(opening::step_key(), opening::step_row(step));
-        self.shard.step = step;
+        self.shard.upgrade = opening::Upgrade { step, under_way: true };
         self.change_map(rows);
+        Ok(())
+    }
+
+    /// Once all data servers have told all their objects their groups, former programs may serve this format again.
+    pub(super) fn end_upgrade(&mut self) -> Step<()> {
+        if !self.shard.upgrade.under_way || !self.shard.pools.are_told() {
+            return Ok(());
+        }
+        let (key, row) = opening::newest_superblock(self.shard.rows(), false)?;
+        self.batch.put(key, row);
+        self.durable = true;
+        self.shard.upgrade.under_way = false;
         Ok(())
     }
 
@@ -76,6 +88,7 @@ impl<R: Rows> Operation<'_, R> {
         }
         let objects = telling.objects().ok_or(Errno::EINVAL)?;
         self.shard.pools.note_told(telling.server, telling.told, telling.done);
+        self.end_upgrade()?;
         let mut groups = Vec::with_capacity(objects.len());
         for (inode, generation, stripe) in objects {
             // One that cannot be read keeps its group, and holds up no other.
@@ -87,7 +100,7 @@ impl<R: Rows> Operation<'_, R> {
         }
         // An object keeps what it is told: the rows that say so must not be lost.
         self.durable = true;
-        self.answer(&MetaReply::Groups { groups, step: self.shard.step })
+        self.answer(&MetaReply::Groups { groups, step: self.shard.upgrade.step })
     }
 
     /// Whether a data server may give up bytes of groups that it is not in, as it knows the map.

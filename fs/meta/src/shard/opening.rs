@@ -40,6 +40,9 @@ use ropewalk_wire::fs::policy::Policy;
 /// Versions of the superblock and of everything in the rows: pools name servers, or bands of groups.
 const FIRST_FORMAT: u8 = 1;
 pub(crate) const FORMAT: u8 = 2;
+/// The superblock's version while objects of the first format still learn their groups. The rows have [`FORMAT`]; a former
+/// program knows nothing of the locks of this time, and does not know the number either.
+const UNDER_WAY: u8 = 3;
 /// Version of the counters row.
 pub(crate) const COUNTERS_VERSION: u8 = 1;
 /// Numbers of grants that one life of the server can give out.
@@ -57,18 +60,18 @@ impl<R: Rows> Shard<R> {
         mut random: Random,
         now: Moment,
     ) -> Result<Shard<R>, RowsError> {
-        let (is_first, key) = find_superblock(&mut rows, &mut random, &config, now)?;
+        let (version, key) = find_superblock(&mut rows, &mut random, &config, now)?;
         let (boots, next_range): (u64, u64) =
             read_counter(&rows, &keys::key(Table::Counters, &[]), "counters")?;
         let inode_count: u64 = read_counter(&rows, &inode_count_key(), "inode count")?;
         let terms = Terms::read(&rows)?;
         let beginning = terms.next(&config.boot, config.server, config.starts, config.start);
+        let upgrade = Upgrade { step: read_step(&rows)?, under_way: version == UNDER_WAY };
         let (first, end) = read_generations(&rows)?;
-        let step = read_step(&rows)?;
         let first = if beginning.forgetful { end } else { first };
-        let banded = if is_first { None } else { Some(read_map(&rows)?) };
+        let banded = (version != FIRST_FORMAT).then(|| read_map(&rows)).transpose()?;
         let mut pools = read_pools(&rows, now)?.mapped(banded);
-        if step != 0 {
+        if upgrade.step != 0 {
             pools.note_lifted();
         }
         pools.check().map_err(RowsError::Failed)?;
@@ -113,7 +116,7 @@ impl<R: Rows> Shard<R> {
             position: 0,
             grace: Some(now.time + config.term),
             restored: beginning.restored,
-            step,
+            upgrade,
             stopped: None,
         };
         // The boot count goes into the row of the first range of this life, and the term beside it.
@@ -149,7 +152,7 @@ impl<R: Rows> Shard<R> {
 
     /// Whether the store had the first format before: clients of that time know pools that are no more.
     pub fn was_lifted(&self) -> bool {
-        self.step != 0
+        self.upgrade.step != 0
     }
 
     /// The counters row: boots, and the next inode range.
@@ -303,22 +306,37 @@ pub(crate) fn generations_row(first: u32, end: u32) -> Vec<u8> {
 
 /// Whether this is the row of a superblock.
 pub(crate) fn is_superblock(bytes: &[u8]) -> bool {
-    let is_first = bytes.first() == Some(&FIRST_FORMAT);
-    let version = if is_first { FIRST_FORMAT } else { FORMAT };
-    decode_row::<(u64, u64)>(version, bytes).is_ok()
+    decode_row::<(u64, u64)>(version_of(bytes), bytes).is_ok()
+}
+
+/// The version that a superblock says; [`FORMAT`] where it says none of those that there are.
+fn version_of(bytes: &[u8]) -> u8 {
+    match bytes.first() {
+        Some(&version) if [FIRST_FORMAT, UNDER_WAY].contains(&version) => version,
+        _ => FORMAT,
+    }
 }
 
 /// Whether a shard starts from these rows, as far as one can say without those of files.
 pub(crate) fn check_foundation<R: Rows>(rows: &R, now: Moment) -> Result<(), RowsError> {
-    let (is_first, _) = read_superblock(rows, &keys::key(Table::Superblock, &[]))?;
+    let (version, _) = read_superblock(rows, &keys::key(Table::Superblock, &[]))?;
     let _: (u64, u64) = read_counter(rows, &keys::key(Table::Counters, &[]), "counters")?;
     let _: u64 = read_counter(rows, &inode_count_key(), "inode count")?;
     read_generations(rows)?;
     Terms::read(rows)?;
-    let banded = if is_first { None } else { Some(read_map(rows)?) };
+    let banded = if version == FIRST_FORMAT { None } else { Some(read_map(rows)?) };
     let pools = read_pools(rows, now)?.mapped(banded);
     pools.check().map_err(RowsError::Failed)?;
     read_exports(rows).map(drop)
+}
+
+/// The upgrade by which the store left its first format.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Upgrade {
+    /// Its number; 0: the store never had that format.
+    pub step: u64,
+    /// Objects still learn their groups.
+    pub under_way: bool,
 }
 
 /// The row of the step by which the store left its first format. A store that never had that has none.
@@ -338,11 +356,15 @@ fn read_step<R: Rows>(rows: &R) -> Result<u64, RowsError> {
     }
 }
 
-/// The row that says that everything has the newest format.
-pub(crate) fn newest_superblock<R: Rows>(rows: &R) -> Result<(Vec<u8>, Vec<u8>), RowsError> {
+/// The row that says that the rows have the newest format. `under_way`: objects still learn their groups.
+pub(crate) fn newest_superblock<R: Rows>(
+    rows: &R,
+    under_way: bool,
+) -> Result<(Vec<u8>, Vec<u8>), RowsError> {
     let key = keys::key(Table::Superblock, &[]);
     let (_, hash_key) = read_superblock(rows, &key)?;
-    Ok((key, encode_row(FORMAT, &hash_key)))
+    let version = if under_way { UNDER_WAY } else { FORMAT };
+    Ok((key, encode_row(version, &hash_key)))
 }
 
 /// As [`read_superblock`], of rows that are made where there are none.
@@ -351,7 +373,7 @@ fn find_superblock<R: Rows>(
     random: &mut Random,
     config: &Config,
     now: Moment,
-) -> Result<(bool, (u64, u64)), RowsError> {
+) -> Result<(u8, (u64, u64)), RowsError> {
     let key = keys::key(Table::Superblock, &[]);
     if rows.get(&key)?.is_none() {
         if !config.format {
@@ -362,19 +384,18 @@ fn find_superblock<R: Rows>(
     read_superblock(rows, &key)
 }
 
-/// Whether the rows have the first format, and the key of the name hash.
-fn read_superblock<R: Rows>(rows: &R, key: &[u8]) -> Result<(bool, (u64, u64)), RowsError> {
+/// The version of the superblock, and the key of the name hash.
+fn read_superblock<R: Rows>(rows: &R, key: &[u8]) -> Result<(u8, (u64, u64)), RowsError> {
     let bytes = rows.get(key)?.ok_or_else(|| damaged("superblock"))?;
-    if let Some(newer) = bytes.first().filter(|format| **format > FORMAT) {
+    if let Some(newer) = bytes.first().filter(|format| **format > UNDER_WAY) {
         return Err(RowsError::Failed(format!(
-            "its metadata have format {newer}, and this program knows formats up to {FORMAT}: run the \
+            "its metadata have format {newer}, and this program knows formats up to {UNDER_WAY}: run the \
              version of Ropewalk that wrote them, or a later one"
         )));
     }
-    let is_first = bytes.first() == Some(&FIRST_FORMAT);
-    let version = if is_first { FIRST_FORMAT } else { FORMAT };
+    let version = version_of(&bytes);
     let hash_key = decode_row(version, &bytes).map_err(|_| damaged("superblock"))?;
-    Ok((is_first, hash_key))
+    Ok((version, hash_key))
 }
 
 fn read_counter<T: DeserializeOwned, R: Rows>(

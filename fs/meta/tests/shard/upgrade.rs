@@ -108,12 +108,43 @@ fn a_newer_format_is_told_from_damage() {
         let found = rows.iter().find(|(key, _)| *key == b"B").expect("a superblock");
         (found.0.to_vec(), found.1.to_vec())
     };
-    row[0] = 3;
+    row[0] = 4;
     let mut batch = Batch::default();
     batch.put(key, row);
     rows.commit(batch).expect("rows in memory do not fail");
     let opened = Shard::open(rows, cluster.config, Random::from_seed(1), cluster.moment());
     let Err(error) = opened else { panic!("a newer format was opened") };
     let text = error.to_string();
-    assert!(text.contains("format 3") && text.contains("up to 2"), "{text}");
+    assert!(text.contains("format 4") && text.contains("up to 3"), "{text}");
+}
+
+/// The number that a former program finds in the superblock.
+fn superblock(cluster: &mut Cluster) -> u8 {
+    cluster.shard().rows().get(b"B").expect("readable").expect("a superblock")[0]
+}
+
+#[test]
+fn former_programs_find_no_format_that_they_know_before_all_objects_have_learned_their_groups() {
+    let mut cluster = old();
+    (2..4).for_each(|server| cluster.heartbeat_of(server));
+    let session = cluster.clients[0].session;
+    cluster.shard().note_client_version(session, 11);
+    (1..4).for_each(|server| cluster.shard().note_server_version(server, 11));
+    assert_eq!(
+        (superblock(&mut cluster), order(&mut cluster, UpgradeOrder::Begin)),
+        (1, (2, false))
+    );
+    let tell = |cluster: &mut Cluster, server, done| {
+        let telling = Telling { server, told: 0, done, objects: Bytes(&[]) };
+        ask(cluster, MetaRequest::TellGroups(telling), |reply| assert!(reply.is_ok(), "{reply:?}"));
+        superblock(cluster)
+    };
+    assert_eq!([tell(&mut cluster, 1, true), tell(&mut cluster, 2, false)], [3; 2]);
+    // Another life was told nothing.
+    cluster.restart();
+    assert_eq!([tell(&mut cluster, 2, true), tell(&mut cluster, 3, false)], [3; 2]);
+    assert_eq!(order(&mut cluster, UpgradeOrder::Show).0, 2, "its rows have the newest format");
+    assert_eq!([tell(&mut cluster, 3, true), tell(&mut cluster, 1, true)], [3, 2]);
+    cluster.restart();
+    assert_eq!(superblock(&mut cluster), 2);
 }

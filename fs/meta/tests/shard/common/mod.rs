@@ -154,11 +154,16 @@ impl Cluster {
     }
 
     pub fn heartbeat(&mut self) {
+        self.heartbeat_of(1);
+    }
+
+    /// A data server is heard, which joins if it did not.
+    pub fn heartbeat_of(&mut self, server: u32) {
         let request = MetaRequest::Heartbeat(Heartbeat {
-            server: 1,
+            server,
             boot: 1,
             era: 1,
-            store: 7,
+            store: 6 + u128::from(server),
             history: 0,
             met: 0,
             known_by: 0,
