@@ -41,6 +41,17 @@ impl KillAt {
     }
 }
 
+/// Each of the first calls of each kind, and in turn the ways to die at it: for `cargo verify --deep`.
+pub fn first_calls(most: u64) -> Vec<(&'static str, u64, &'static str)> {
+    let kinds: [(&str, &[&str]); 3] = [
+        ("write", &["before", "torn", "after"]),
+        ("sync", &["before", "after"]),
+        ("send", &["after", "before"]),
+    ];
+    let calls = (1..=most).flat_map(|number| kinds.map(|(kind, hows)| (kind, number, hows)));
+    calls.map(|(kind, number, hows)| (kind, number, hows[number as usize % hows.len()])).collect()
+}
+
 /// Counting begins in a process that was started to die.
 pub fn arm(process: Pid) {
     // One that is dead already needs no telling.
