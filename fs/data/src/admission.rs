@@ -123,9 +123,13 @@ impl Handler for Inner {
 /// Whether a request that is admitted comes from a metadata server, and does something in the name of the history.
 fn is_order(head: &CallHead, request: &DataRequest<'_>) -> bool {
     use DataRequest as D;
-    let operates =
-        matches!(request, D::Status | D::List { .. } | D::Examine { .. } | D::Clean { .. });
-    head.session == 0 && !operates
+    head.session == 0 && !operates(request) && !matches!(request, D::Status)
+}
+
+/// Whether only those who look after the cluster may ask for it.
+fn operates(request: &DataRequest<'_>) -> bool {
+    use DataRequest as D;
+    matches!(request, D::List { .. } | D::Examine { .. } | D::Clean { .. } | D::Scrub { .. })
 }
 
 /// Whether a request of a session changes objects.
@@ -227,11 +231,7 @@ impl Inner {
         if head.session == 0 {
             return match request {
                 D::Status => Ok(false),
-                D::List { .. } | D::Examine { .. } | D::Clean { .. }
-                    if self.is_administrator(incoming) =>
-                {
-                    Ok(false)
-                }
+                _ if operates(request) && self.is_administrator(incoming) => Ok(false),
                 D::Reap { .. } | D::Fence { .. } | D::Truncate { .. } | D::Punch { .. }
                     if role == Some(Role::Metadata) =>
                 {
@@ -267,7 +267,8 @@ impl Inner {
                 | D::Ended { .. }
                 | D::Unreadable { .. }
                 | D::Seen { .. }
-                | D::Clean { .. },
+                | D::Clean { .. }
+                | D::Scrub { .. },
             ) => Err(self.stranger(Failure::Status(Status::Unproven))),
             (Some(false), _) => Ok(false),
             (Some(true), D::Sync { .. } | D::Status) => Ok(true),
@@ -438,6 +439,11 @@ impl Inner {
                 let wanted = Wanted { map, remove, restored };
                 self.start(call, responder, async move |inner| {
                     body_of(inner.clean(wanted, after).await)
+                });
+            }
+            DataRequest::Scrub { after, bytes_max } => {
+                self.start(call, responder, async move |inner| {
+                    body_of(inner.scrub_some(after, bytes_max).await)
                 });
             }
             _ => unreachable!("the other requests were taken before"),

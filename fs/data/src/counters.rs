@@ -9,7 +9,7 @@ use ropewalk_wire::fs::status::Activity;
 use ropewalk_wire::fs::value::Bytes;
 
 /// Names of the kinds, in the order of [`kind`].
-const KINDS: [&str; 18] = [
+const KINDS: [&str; 19] = [
     "write",
     "read",
     "punch",
@@ -27,12 +27,13 @@ const KINDS: [&str; 18] = [
     "unreadable",
     "seen",
     "clean",
+    "scrub",
     "refused to strangers",
 ];
 const WRITE: usize = 0;
 const READ: usize = 1;
 const EXAMINE: usize = 9;
-const REFUSED: usize = 17;
+const REFUSED: usize = 18;
 
 /// The place of a request's kind in [`KINDS`].
 fn kind(request: &DataRequest<'_>) -> usize {
@@ -54,6 +55,7 @@ fn kind(request: &DataRequest<'_>) -> usize {
         DataRequest::Unreadable { .. } => 14,
         DataRequest::Seen { .. } => 15,
         DataRequest::Clean { .. } => 16,
+        DataRequest::Scrub { .. } => 17,
     }
 }
 

@@ -137,6 +137,9 @@ pub enum DataRequest<'a> {
         /// Also where the metadata were restored from a dump while this store had bytes.
         restored: bool,
     },
+    /// From an administrator: some objects after `after` are read, compared with their checksums and other copies, and mended. The
+    /// server goes on to the next object as long as it has read fewer bytes than this.
+    Scrub { after: Option<(u64, u32, u32)>, bytes_max: u64 },
 }
 
 /// Members of this version and later ones serve reads of groups that they do not order.
@@ -246,6 +249,25 @@ pub enum DataReply<'a> {
     // Version 11.
     /// The result of `Clean` for some objects.
     Cleaned(Cleaned),
+    /// The result of `Scrub` for some objects.
+    Scrubbed(Scrubbed),
+}
+
+/// The result of `Scrub` for the objects that it looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Scrubbed {
+    /// All that were looked at.
+    pub seen: u64,
+    /// Bytes in written blocks of those that this server compares. Their orderer compares the others.
+    pub bytes: u64,
+    /// Blocks that were written again, here and at other members.
+    pub mended: u64,
+    /// Damaged blocks that no member has.
+    pub lost: u64,
+    /// Objects that could not be compared now: a member is away, or their header is damaged.
+    pub passed: u64,
+    /// The last one that was looked at; None: there are no further ones.
+    pub after: Option<(u64, u32, u32)>,
 }
 
 /// The result of `Clean` for the objects that it looked at.

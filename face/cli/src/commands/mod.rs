@@ -10,6 +10,7 @@ pub mod mount;
 pub mod mount_helper;
 pub mod mount_options;
 pub mod run;
+pub mod scrub;
 pub mod serve;
 pub mod server;
 pub mod up;

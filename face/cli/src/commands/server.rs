@@ -12,6 +12,7 @@ use ropewalk_wire::fs::data::Cleaned;
 use ropewalk_wire::fs::orders::{Moves, Orders, ServerOrder};
 use serde_json::json;
 
+use super::scrub::Scrubbing;
 use super::{Asking, number};
 use crate::report::{bytes, print_json, say, table};
 
@@ -140,6 +141,9 @@ than the moves. Ctrl-C stops at any moment; the command then goes on when it is 
         #[arg(long)]
         json: bool,
     },
+    /// Reads all that data servers have, and mends what is damaged.
+    #[command(after_help = super::scrub::EXAMPLES)]
+    Scrub(Scrubbing),
     /// Takes all orders to drain, replace and rebalance back.
     #[command(after_help = "Example: ropewalk server cancel")]
     Cancel(Asking),
@@ -229,6 +233,7 @@ pub fn run(command: &ServerCommand) -> anyhow::Result<()> {
             let how = Cleaning { dry: *dry_run, restored: *after_restore, json: *json };
             asking.run(async |_, operator| clean(operator, *number, how).await)
         }
+        C::Scrub(scrubbing) => scrubbing.run(),
         C::Cancel(asking) => {
             asking.order(ServerOrder::Cancel)?;
             say!("no server is drained, and groups stay where they are")

@@ -16,6 +16,7 @@ pub mod exports;
 mod judge;
 pub mod metas;
 pub mod moves;
+mod scrub;
 pub mod status;
 pub mod upgrade;
 

@@ -101,15 +101,17 @@ impl Inner {
                 _ => bring.push(block),
             }
         }
-        let changed = (holes.len() + bring.len()) as u64;
+        let mut changed = holes.len() as u64;
         self.clear(target, holes).await?;
         for run in runs(&bring) {
-            if !self.bring(target, run.clone()).await? {
-                readable = false;
-                // All but the damaged ones.
-                for block in run {
-                    self.bring(target, block..block + 1).await?;
-                }
+            if self.bring(target, run.clone()).await? {
+                changed += run.len() as u64;
+                continue;
+            }
+            readable = false;
+            // All but the damaged ones.
+            for block in run {
+                changed += u64::from(self.bring(target, block..block + 1).await?);
             }
         }
         Ok(Leveled { readable, changed })

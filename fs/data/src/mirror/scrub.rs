@@ -7,15 +7,19 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ropewalk_store::objects::{ObjectId, ObjectInfo, UNKNOWN};
-use ropewalk_wire::fs::data::BLOCK_BYTES;
+use ropewalk_store::objects::{ObjectError, ObjectId, ObjectInfo, UNKNOWN};
+use ropewalk_wire::fs::data::{BLOCK_BYTES, DataReply, Scrubbed};
 use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::head::Status;
 
 use super::blocks::Target;
-use super::mend::Own;
+use super::mend::{Mended, Own};
 use crate::config::Scrub;
 use crate::failure::Failure;
 use crate::server::Inner;
+
+/// An administrator's request is answered after so long.
+const TIME_MAX: Duration = Duration::from_millis(500);
 
 /// The least pause between two rounds, for a server with little to read.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
@@ -57,7 +61,7 @@ impl Inner {
             let begin = self.world.now();
             let bytes = match info {
                 // An object that cannot be compared now is met again in the next round.
-                Ok(info) => self.scrub_object(&info).await.unwrap_or(0),
+                Ok(info) => self.scrub_object(&info).await.map_or(0, |(bytes, _)| bytes),
                 Err(error) => {
                     // Nobody knows its group here. The orderer misses it when it compares the copies.
                     self.failed("scrub", &error);
@@ -70,8 +74,56 @@ impl Inner {
         }
     }
 
-    /// Compares an object with its checksums, and with the other members' copies. Returns the bytes that were read here.
-    async fn scrub_object(&self, info: &ObjectInfo) -> Result<u64, Failure> {
+    /// Scrubs some objects after one, as fast as they are read, for an administrator who asks for the next ones then.
+    pub(crate) async fn scrub_some(
+        &self,
+        after: Option<(u64, u32, u32)>,
+        bytes_max: u64,
+    ) -> Result<DataReply<'static>, Failure> {
+        if self.groups.borrow().epoch() == 0 {
+            return Err(Failure::Status(Status::Unavailable));
+        }
+        let begin = self.world.now();
+        let mut all = Scrubbed { after, ..Scrubbed::default() };
+        let from = after.map(|(inode, generation, stripe)| ObjectId { inode, generation, stripe });
+        let listing = self.store.list(from).map_err(|error| self.failed("list", &error))?;
+        for info in listing {
+            let object = match info {
+                Ok(info) => {
+                    match self.scrub_object(&info).await {
+                        Ok((bytes, Mended { mended, lost })) => {
+                            self.activities.scrubbed(bytes);
+                            all.bytes += bytes;
+                            all.mended += mended;
+                            all.lost += lost;
+                        }
+                        Err(_) => all.passed += 1,
+                    }
+                    info.object
+                }
+                Err(
+                    ref
+                    error @ (ObjectError::Header { object } | ObjectError::Older { object, .. }),
+                ) => {
+                    self.failed("scrub", error);
+                    all.passed += 1;
+                    object
+                }
+                Err(error) => return Err(self.failed("list", &error)),
+            };
+            all.seen += 1;
+            all.after = Some((object.inode, object.generation, object.stripe));
+            let late = self.world.now().since(begin) >= TIME_MAX;
+            if late || all.bytes >= bytes_max || self.stopping.get() {
+                return Ok(DataReply::Scrubbed(all));
+            }
+        }
+        Ok(DataReply::Scrubbed(Scrubbed { after: None, ..all }))
+    }
+
+    /// Compares an object with its checksums, and with the other members' copies. Returns the bytes that were read here, and the
+    /// blocks that were damaged.
+    async fn scrub_object(&self, info: &ObjectInfo) -> Result<(u64, Mended), Failure> {
         let object = info.object;
         let blocks = (self.store.object_bytes() / u64::from(BLOCK_BYTES)) as u32;
         let Some(group) = info.group.get().map(Group::from_number) else {
@@ -84,18 +136,18 @@ impl Inner {
         match (serves, mirrored) {
             (true, true) => {}
             // The orderer has it done.
-            (false, true) => return Ok(0),
+            (false, true) => return Ok((0, Mended::default())),
             (_, false) if group.band().is_none() || self.groups.borrow().serves(group) => {
                 return self.look_for_damage(info, blocks).await;
             }
             // Of a group that is elsewhere by now.
-            (_, false) => return Ok(0),
+            (_, false) => return Ok((0, Mended::default())),
         }
         let _guard = self.mirror.locks.lock(vec![(object, 0..blocks)]).await;
         if !self.groups.borrow().serves(group) {
             return Err(Failure::Superseded);
         }
-        self.mend(Own { group, object }, 0..blocks, true).await?;
+        let (_, mut found) = self.mend(Own { group, object }, 0..blocks, true).await?;
         for server in self.members(group) {
             let target = Target { group, object, server };
             let leveled = self.level(target, 0..blocks, true).await?;
@@ -106,13 +158,18 @@ impl Inner {
                     leveled.changed
                 ));
                 self.activities.mended(leveled.changed, 0);
+                found.mended += leveled.changed;
             }
         }
-        Ok(info.bytes)
+        Ok((info.bytes, found))
     }
 
     /// Reads an object of which there is one copy.
-    async fn look_for_damage(&self, info: &ObjectInfo, blocks: u32) -> Result<u64, Failure> {
+    async fn look_for_damage(
+        &self,
+        info: &ObjectInfo,
+        blocks: u32,
+    ) -> Result<(u64, Mended), Failure> {
         let object = info.object;
         let table = self.table_here(object, 0..blocks, true).await;
         let table = table.map_err(|error| self.failed("scrub", &error))?.unwrap_or_default();
@@ -124,6 +181,6 @@ impl Inner {
             ));
             self.activities.mended(0, lost);
         }
-        Ok(info.bytes)
+        Ok((info.bytes, Mended { mended: 0, lost }))
     }
 }

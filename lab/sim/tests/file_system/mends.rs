@@ -10,6 +10,7 @@ use ropewalk_client::{Caller, Client, Errno};
 use ropewalk_data::Scrub;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_store::objects::ObjectId;
+use ropewalk_wire::fs::data::Scrubbed;
 use ropewalk_wire::fs::meta::ROOT;
 use ropewalk_wire::fs::orders::ServerOrder;
 
@@ -196,6 +197,50 @@ fn the_scrub_stays_within_its_rate() {
         // One object more may have been begun.
         assert!(read <= 25 * (64 << 10) + STRIPE as u64, "{read} bytes");
     }
+}
+
+#[test]
+fn an_administrator_has_all_objects_compared_now_and_hears_what_was_damaged() {
+    let mut site = Site::new(8, None);
+    let (first, second) = (site.members(0), site.members(5));
+    site.rot(first[0], 0, 2);
+    site.rot(first[1], 0, 3);
+    site.rot(second[1], 5, 0);
+    let lost = site.members(3);
+    for server in &lost {
+        site.rot(*server, 3, 6);
+    }
+    let scrub = |site: &mut Site, rate: u64| {
+        site.cluster.run(&mut site.simulation, 0, move |client| async move {
+            let operator = client.operator(Duration::from_secs(10)).expect("an address");
+            operator.servers().await.expect("told");
+            let mut all = [0; 5];
+            for server in 1..=3 {
+                let found = operator.scrub(server, rate, &|_| {}).await.expect("it ends");
+                let Scrubbed { seen, bytes, mended, lost, passed, .. } = found;
+                let found = [seen, bytes, mended, lost, passed];
+                all.iter_mut().zip(found).for_each(|(all, one)| *all += one);
+            }
+            all
+        })
+    };
+    let objects = 2 * STRIPES as u64;
+    let bytes = (STRIPES * STRIPE) as u64;
+    assert_eq!(scrub(&mut site, 0), [objects, bytes, 3, 1, 0]);
+    assert!(first.iter().all(|server| site.is_well(*server, 0)));
+    assert!(second.iter().all(|server| site.is_well(*server, 5)));
+    assert_eq!(scrub(&mut site, 0), [objects, bytes, 0, 1, 0], "mended once");
+    let begin = site.simulation.now();
+    scrub(&mut site, 64 << 10);
+    let took = site.simulation.now().since(begin);
+    assert!(took > Duration::from_secs(2), "six stripes at a stripe a second took {took:?}");
+    site.cluster.kill(&mut site.simulation, "data3", Kill::Process(Duration::ZERO));
+    let silent = site.cluster.run(&mut site.simulation, 0, |client| async move {
+        let operator = client.operator(Duration::from_secs(3)).expect("an address");
+        operator.servers().await.expect("told");
+        operator.scrub(3, 0, &|_| {}).await.is_err()
+    });
+    assert!(silent);
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
