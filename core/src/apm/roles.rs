@@ -164,13 +164,21 @@ impl Roles {
 
     /// Removes a path that has no role but that of a member.
     pub fn forget(&mut self, path: PathId) {
-        if let Some(wish) = self.get(path).map(Wish::of) {
-            self.keep(wish);
-        }
+        let Some(gone) = self.get(path).cloned() else { return };
         self.entries.retain(|entry| entry.record.id != path);
+        // Another path may have its ends by now, and what is wanted of them.
+        let has_ends = |entry: &Entry| {
+            entry.health != Health::Failed && Wish::of(entry).is_about(&gone.record)
+        };
+        if !self.entries.iter().any(has_ends) {
+            self.keep(Wish::of(&gone));
+        }
     }
 
+    /// The newest wish counts.
     fn keep(&mut self, wish: Wish) {
+        let ends = |wish: &Wish| (wish.local_rail, wish.remote_address);
+        self.wishes.retain(|kept| ends(kept) != ends(&wish));
         if wish.is_special() && self.wishes.len() < WISHES_MAX {
             self.wishes.push(wish);
         }

@@ -14,9 +14,10 @@ mod table;
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use common::{Language, compile, folder};
-use ropewalk_netns::{Joint, Topology, TopologyConfig};
+use ropewalk_netns::{Fault, FaultKind, Joint, Topology, TopologyConfig};
 use support::PROGRAM;
 
 /// The example of which this program is a rank.
@@ -83,6 +84,27 @@ fn ranks_of_two_hosts_that_share_no_memory_reach_each_other() {
     let names = namespaces(&net);
     ranks(&["--namespaces", &names], 4, "direct");
     ranks(&["--namespaces", &names], 4, "messages");
+}
+
+/// Each host has two rails, and one of them falls silent for good while windows are in use.
+#[test]
+fn windows_outlive_a_rail_that_dies() {
+    let Some(net) = Topology::or_skip(&TopologyConfig::default()) else { return };
+    let names = namespaces(&net);
+    let dies_after = Duration::from_millis(300);
+    for (rail, implementation) in [(0, "direct"), (1, "direct"), (0, "messages")] {
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            let ranks = scope.spawn(|| ranks(&["--namespaces", &names], 4, implementation));
+            std::thread::sleep(dies_after);
+            let fault = net.inject(&Fault::new(FaultKind::Cut, 0, rail)).expect("a switch");
+            assert!(!ranks.is_finished(), "the fault came too late");
+            let outcome = ranks.join();
+            fault.mend().expect("it can be mended");
+            assert!(outcome.is_ok(), "rail {rail}, {implementation}");
+        });
+        println!("rail {rail}, {implementation}: {:?}", begin.elapsed());
+    }
 }
 
 fn namespaces(net: &Topology) -> String {

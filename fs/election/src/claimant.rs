@@ -107,6 +107,8 @@ pub struct Claimant {
     outgoing: Vec<(u32, u64, Ballot)>,
     events: Vec<Event>,
     random: Random,
+    /// The active server gave its term up a moment ago. Other voters may hear that a little later: they are asked often until then.
+    hasty_until: Time,
 }
 
 impl Claimant {
@@ -126,6 +128,7 @@ impl Claimant {
             outgoing: Vec::new(),
             events: Vec::new(),
             random,
+            hasty_until: Time::ZERO,
         };
         let until = now + claimant.some_of(claimant.rules.lease / 4);
         claimant.state = State::Waits { until };
@@ -204,6 +207,7 @@ impl Claimant {
     pub fn stand(&mut self, now: Time) {
         if matches!(self.state, State::Waits { .. } | State::Probes { .. }) {
             self.state = State::Waits { until: now };
+            self.hasty_until = now + self.rules.lease / 4;
         }
     }
 
@@ -286,8 +290,11 @@ impl Claimant {
 
     /// Asks whether a majority would give it a term. Nothing changes by that.
     fn probe(&mut self, now: Time) {
-        let until = now + self.rules.lease / 16 + self.some_of(self.rules.lease / 16);
-        self.state = State::Probes { willing: BTreeSet::new(), until };
+        let pause = match now < self.hasty_until {
+            true => self.rules.lease / 128,
+            false => self.rules.lease / 16 + self.some_of(self.rules.lease / 16),
+        };
+        self.state = State::Probes { willing: BTreeSet::new(), until: now + pause };
         for voter in self.rules.voters.clone() {
             self.send(voter, Ballot::Ask { server: self.own }, now);
         }

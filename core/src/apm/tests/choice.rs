@@ -1,6 +1,7 @@
 //! Roles and the choice of the alternate.
 
 use super::*;
+use crate::apm::message::Drain;
 use crate::apm::path::Health;
 use crate::apm::roles::{DrainedBy, SCORE_DEGRADED, SCORE_STANDBY, WEIGHT_MAX};
 use crate::apm::specify::choose;
@@ -147,4 +148,37 @@ fn a_path_that_loses_packets_is_no_alternate_where_another_one_is_there() {
     assert_eq!(roles.spare(), Some(THIRD), "one that loses less comes before the alternate");
     roles.get_mut(THIRD).unwrap().score = SCORE_STANDBY - 1;
     assert_eq!(roles.spare(), Some(PathId(6)));
+}
+
+#[test]
+fn drains_and_weights_follow_the_ends_of_a_path_and_the_newest_wish_counts() {
+    let over = |id: PathId, rail: u8| PathRecord {
+        id,
+        local_rail: rail,
+        remote_address: 0,
+        ..record(FIRST)
+    };
+    let (fourth, is_drained) =
+        (PathId(6), |roles: &Roles, path| roles.is_drained_by(path, DrainedBy::Us));
+    let mut roles = roles(&[over(FIRST, 0), over(SECOND, 1)]);
+    roles.drain(SECOND, DrainedBy::Us);
+    roles.get_mut(SECOND).unwrap().weight = 7;
+    // All links are lost, and the first path goes on over the ends of the second.
+    for path in [FIRST, SECOND] {
+        roles.get_mut(path).unwrap().health = Health::Failed;
+    }
+    assert!(roles.renew(over(FIRST, 1)) && is_drained(&roles, FIRST));
+    assert_eq!(roles.get(FIRST).unwrap().weight, 7);
+    roles.get_mut(FIRST).unwrap().health = Health::Good;
+    roles.bring_up(FIRST, DrainedBy::Us);
+    roles.forget(SECOND);
+    // What was wanted of the second one is no more: somebody wanted something else of its ends since.
+    assert!(!roles.renew(over(FIRST, 0)) && !is_drained(&roles, FIRST));
+    assert!(roles.add(over(THIRD, 1)) && !is_drained(&roles, THIRD));
+    // A path that is forgotten comes back under another number; the peer's word about it may come first.
+    roles.drain(THIRD, DrainedBy::Us);
+    roles.forget(THIRD);
+    assert!(!roles.hear_drain(Drain { path: fourth, is_drained: true, order: 1 }));
+    assert!(roles.add(over(fourth, 1)) && is_drained(&roles, fourth));
+    assert!(roles.is_drained_by(fourth, DrainedBy::Peer));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::programs::*;
 use ropewalk_base::disk::Disk;
-use ropewalk_client::{Caller, Client, Errno};
+use ropewalk_client::{Actor, Caller, Client, Errno};
 use ropewalk_data::Defect;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_wire::fs::group::Group;
@@ -113,9 +113,40 @@ fn the_death_of_any_member_loses_nothing_and_it_is_brought_into_step() {
     }
 }
 
-/// A write goes to one member and not to another one, and after so many steps the orderer and the writer die: nobody repeats
+/// What becomes of the file's first stripe.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Change {
+    Write,
+    Punch,
+}
+
+impl Change {
+    /// The stripe, after it.
+    fn bytes(self) -> Vec<u8> {
+        match self {
+            Change::Write => pattern(9, STRIPE),
+            Change::Punch => vec![0; STRIPE],
+        }
+    }
+
+    async fn make(self, client: &Client) {
+        let file = open(client, b"f", BOTH).await.expect("opened");
+        match self {
+            Change::Write => {
+                write(client, &file, 0, &self.bytes()).await.expect("written");
+            }
+            Change::Punch => {
+                let (length, how) = (STRIPE as u64, (true, true));
+                let punched = client.allocate(&file, 0, length, how, || true, &Actor::OWN).await;
+                punched.expect("punched");
+            }
+        }
+    }
+}
+
+/// A change goes to one member and not to another one, and after so many steps the orderer and the client die: nobody repeats
 /// it. Returns the differences between the members that are left.
-fn differ_after(steps: u64, defect: Option<Defect>) -> Vec<String> {
+fn differ_after(change: Change, steps: u64, defect: Option<Defect>) -> Vec<String> {
     let (mut simulation, cluster) = cluster_with(40, 4, 3, defect);
     cluster.run(&mut simulation, 0, write_file);
     let (group, first) = cluster.run(&mut simulation, 0, orderer);
@@ -123,12 +154,10 @@ fn differ_after(steps: u64, defect: Option<Defect>) -> Vec<String> {
     let names =
         [first, members[1 + (steps / 4 % 2) as usize]].map(|server| format!("data{server}"));
     simulation.network().partition(&names[0], &names[1]);
-    let write = cluster.spawn(&simulation, 0, |client| async move {
-        let file = open(&client, b"f", BOTH).await.expect("opened");
-        write(&client, &file, 0, &pattern(9, STRIPE)).await.expect("written");
-    });
+    let made =
+        cluster.spawn(&simulation, 0, move |client| async move { change.make(&client).await });
     simulation.run_steps(steps);
-    let done = write.borrow().is_some();
+    let done = made.borrow().is_some();
     cluster.kill(&mut simulation, cluster.client_name(0), Kill::Power);
     cluster.kill(&mut simulation, &names[0], Kill::Power);
     simulation.network().heal(&names[0], &names[1]);
@@ -140,22 +169,26 @@ fn differ_after(steps: u64, defect: Option<Defect>) -> Vec<String> {
             let file = open(&client, b"f", READ).await.expect("opened");
             read_all(&client, &file).await.expect("read")
         });
-        let (old, new) = (pattern(1, STRIPES * STRIPE), pattern(9, STRIPE));
+        let (old, new) = (pattern(1, STRIPES * STRIPE), change.bytes());
         assert_same(&read[STRIPE..], &old[STRIPE..]);
         let whole = read[..STRIPE] == old[..STRIPE] && !done || read[..STRIPE] == new[..];
-        assert!(whole, "after {steps} steps a write is neither there nor absent");
+        assert!(whole, "after {steps} steps a {change:?} is neither there nor absent");
     }
     differences
 }
 
 #[test]
 fn what_a_dead_orderer_left_half_done_is_the_same_everywhere() {
-    let steps = || (0..40).map(|step| step * 4);
-    for steps in steps() {
-        let differences = differ_after(steps, None);
-        assert!(differences.is_empty(), "after {steps} steps: {differences:#?}");
+    // Between any two of them in `--deep`; the change is over, or stands still, before the last one.
+    let is_deep = std::env::var_os("ROPEWALK_SEEDS").is_some();
+    for (change, every) in [(Change::Write, 4), (Change::Punch, 8)] {
+        for steps in (0..160).step_by(if is_deep { 1 } else { every }) {
+            let differences = differ_after(change, steps, None);
+            assert!(differences.is_empty(), "{change:?} after {steps} steps: {differences:#?}");
+        }
     }
-    let mut found = steps().map(|steps| differ_after(steps, Some(Defect::Unsettled)));
+    let steps = (0..160).step_by(4);
+    let mut found = steps.map(|it| differ_after(Change::Write, it, Some(Defect::Unsettled)));
     assert!(found.any(|differences| !differences.is_empty()), "the planted bug is not found");
 }
 
