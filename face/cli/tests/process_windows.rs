@@ -91,19 +91,27 @@ fn ranks_of_two_hosts_that_share_no_memory_reach_each_other() {
 fn windows_outlive_a_rail_that_dies() {
     let Some(net) = Topology::or_skip(&TopologyConfig::default()) else { return };
     let names = namespaces(&net);
-    let dies_after = Duration::from_millis(300);
-    for (rail, implementation) in [(0, "direct"), (1, "direct"), (0, "messages")] {
+    let interfaces = [0, 1].map(|rail| net.host(0).interface(rail)).join(",");
+    let interfaces = format!("ROPEWALK_INTERFACES={interfaces}");
+    let options = ["--namespaces", &names, "--env", &interfaces];
+    for (rail, implementation) in [(0, "direct"), (1, "direct"), (0, "messages"), (1, "messages")] {
+        // Jobs take some tenths of a second: in a few of them the fault comes in the middle.
+        let in_time = |turn: u64| {
+            std::thread::scope(|scope| {
+                let ranks = scope.spawn(|| ranks(&options, 4, implementation));
+                std::thread::sleep(Duration::from_millis(60 + 40 * (turn % 5)));
+                let fault = net.inject(&Fault::new(FaultKind::Cut, 0, rail)).expect("a switch");
+                let in_time = !ranks.is_finished();
+                let outcome = ranks.join();
+                fault.mend().expect("it can be mended");
+                assert!(outcome.is_ok(), "rail {rail}, {implementation}, turn {turn}");
+                in_time
+            })
+        };
         let begin = Instant::now();
-        std::thread::scope(|scope| {
-            let ranks = scope.spawn(|| ranks(&["--namespaces", &names], 4, implementation));
-            std::thread::sleep(dies_after);
-            let fault = net.inject(&Fault::new(FaultKind::Cut, 0, rail)).expect("a switch");
-            assert!(!ranks.is_finished(), "the fault came too late");
-            let outcome = ranks.join();
-            fault.mend().expect("it can be mended");
-            assert!(outcome.is_ok(), "rail {rail}, {implementation}");
-        });
-        println!("rail {rail}, {implementation}: {:?}", begin.elapsed());
+        let count = (0..10).filter(|turn| in_time(*turn)).count();
+        println!("rail {rail}, {implementation}: {count} of 10 in {:?}", begin.elapsed());
+        assert!(count > 1, "the faults came too late");
     }
 }
 

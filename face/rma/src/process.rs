@@ -18,7 +18,8 @@ const GROUP_TAG: u64 = 1 << 48;
 const TEAM_TAG: u64 = 2 << 48;
 /// The addresses to listen at.
 const LISTEN: &str = "ROPEWALK_RMA_LISTEN";
-/// Shared memory for ranks of this host, and TCP at all of its interfaces for others.
+/// Shared memory for ranks of this host, and TCP at all of its interfaces for others: one rail, or one for each interface that
+/// `ROPEWALK_INTERFACES` names.
 const LISTEN_USUALLY: &str = "shm://,tcp://0.0.0.0:0";
 /// How long the end waits until what was sent has reached its ranks.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
@@ -58,7 +59,7 @@ impl Process {
         let mut job = Job::join()?;
         let rank = job.rank();
         let listen = std::env::var(LISTEN).unwrap_or_else(|_| LISTEN_USUALLY.to_string());
-        let rails = listen.split(',').map(open).collect::<Result<_, _>>()?;
+        let rails = open_all(&listen)?;
         let endpoint = Endpoint::open(endpoint_config(CLUSTER), rails);
         let endpoint = endpoint.map_err(ProcessError::Endpoint)?;
         ropewalk_host_paths::show(&endpoint, &format!("rank {rank}"));
@@ -109,10 +110,31 @@ impl Process {
     }
 }
 
-fn open(address: &str) -> Result<Box<dyn modules::Rail>, ProcessError> {
-    let parts = address.split_once("://");
-    let (scheme, place) = parts.ok_or_else(|| ProcessError::Address(address.to_string()))?;
-    let listen = Listen::At { address: place, exactly: true };
-    let named = |why| ProcessError::Network { address: address.to_string(), why };
-    modules::open(scheme, &listen).map_err(named)
+/// A rail for each address, and for each interface that the environment names (`ROPEWALK_INTERFACES`) where an address stands for
+/// all of them: then a job outlives the loss of one.
+fn open_all(listen: &str) -> Result<Vec<Box<dyn modules::Rail>>, ProcessError> {
+    let mut rails = Vec::new();
+    for address in listen.split(',') {
+        let parts = address.split_once("://");
+        let (scheme, place) = parts.ok_or_else(|| ProcessError::Address(address.to_string()))?;
+        let failed = |why| ProcessError::Network { address: address.to_string(), why };
+        let open = |place: &str| {
+            let listen = Listen::At { address: place, exactly: true };
+            modules::open(scheme, &listen).map_err(failed)
+        };
+        let is_of_all = ["0.0.0.0:", "[::]:"].iter().any(|host| place.starts_with(host));
+        let named = match is_of_all && !place.contains('?') && modules::can_bind(scheme) {
+            true => ropewalk_net::interfaces().map_err(failed)?,
+            false => &[],
+        };
+        match named {
+            [] => rails.push(open(place)?),
+            named => {
+                for name in named {
+                    rails.push(open(&format!("{place}?interface={name}"))?);
+                }
+            }
+        }
+    }
+    Ok(rails)
 }
