@@ -568,12 +568,9 @@ impl Migration {
             }
             Connection::Pathless => {
                 // Where there is no other one, also a path that joined and was not proven yet.
-                let joined =
-                    || self.roles.entries().iter().find(|it| self.roles.is_good(it.record.id));
-                let path = match carries {
-                    true => sending,
-                    false => joined().map(|entry| entry.record.id),
-                };
+                let mut known = self.roles.entries().iter().map(|entry| entry.record.id);
+                let joined = || known.find(|path| self.roles.is_good(*path));
+                let path = sending.filter(|_| carries).or_else(joined);
                 if path.is_some() {
                     let _ = self.step(Event::PathMended, &Given { path, ..Given::NOTHING });
                 }

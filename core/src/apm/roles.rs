@@ -69,7 +69,7 @@ impl Entry {
     }
 }
 
-/// What this side's operator wants of the ends of a path that has others now, or is no more.
+/// A drain and a weight of this side's operator, kept for the ends of a path that has other ends now, or is forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Wish {
     local_rail: u8,
@@ -104,7 +104,7 @@ pub struct Roles {
     primary: Option<PathId>,
     alternate: Option<PathId>,
     wishes: Vec<Wish>,
-    /// What the peer's operator wants of paths that did not join here yet.
+    /// Drains of the peer's operator for paths that did not join here yet.
     early: Vec<Drain>,
 }
 
@@ -138,7 +138,7 @@ impl Roles {
         true
     }
 
-    /// A path has got other ends: what was wanted of the former ones is kept for them. True if this side's drain changes.
+    /// A path has got other ends: the wish for the former ones is kept. True if this side's drain changes.
     pub fn renew(&mut self, record: PathRecord) -> bool {
         let Some(entry) = self.get_mut(record.id) else { return false };
         let before = Wish::of(entry);
@@ -184,7 +184,7 @@ impl Roles {
         }
     }
 
-    /// What was wanted of these ends, before a path had them.
+    /// Takes the wish that is kept for these ends.
     fn kept(&mut self, record: &PathRecord) -> Option<Wish> {
         let kept = self.wishes.iter().enumerate().filter(|(_, wish)| wish.is_about(record));
         let nearest = kept.max_by_key(|(_, wish)| wish.remote_address == record.remote_address);

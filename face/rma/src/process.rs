@@ -127,13 +127,11 @@ fn open_all(listen: &str) -> Result<Vec<Box<dyn modules::Rail>>, ProcessError> {
             true => ropewalk_net::interfaces().map_err(failed)?,
             false => &[],
         };
-        match named {
-            [] => rails.push(open(place)?),
-            named => {
-                for name in named {
-                    rails.push(open(&format!("{place}?interface={name}"))?);
-                }
-            }
+        if named.is_empty() {
+            rails.push(open(place)?);
+        }
+        for name in named {
+            rails.push(open(&format!("{place}?interface={name}"))?);
         }
     }
     Ok(rails)

@@ -172,7 +172,7 @@ fn drains_and_weights_follow_the_ends_of_a_path_and_the_newest_wish_counts() {
     roles.get_mut(FIRST).unwrap().health = Health::Good;
     roles.bring_up(FIRST, DrainedBy::Us);
     roles.forget(SECOND);
-    // What was wanted of the second one is no more: somebody wanted something else of its ends since.
+    // The operator brought those ends up again: the drain of the second path is over.
     assert!(!roles.renew(over(FIRST, 0)) && !is_drained(&roles, FIRST));
     assert!(roles.add(over(THIRD, 1)) && !is_drained(&roles, THIRD));
     // A path that is forgotten comes back under another number; the peer's word about it may come first.

@@ -141,7 +141,6 @@ impl<R: Rows> Operation<'_, R> {
     pub fn order(&mut self, order: ServerOrder) -> Step<()> {
         if let ServerOrder::Remove { server } = order {
             self.forget_server(server)?;
-            self.end_upgrade()?;
         }
         if let ServerOrder::Lost { server } = order {
             let rows = self.shard.pools.lose_server(server, self.now.time).map_err(errno)?;
@@ -154,6 +153,8 @@ impl<R: Rows> Operation<'_, R> {
             self.move_groups();
             self.renew_pool();
         }
+        // The server that was removed may have been the last one to tell its objects their groups.
+        self.end_upgrade()?;
         let pools = &self.shard.pools;
         let reply = MetaReply::Orders { orders: pools.orders().clone(), moves: pools.moves() };
         self.answer(&reply)

@@ -88,7 +88,6 @@ impl<R: Rows> Operation<'_, R> {
         }
         let objects = telling.objects().ok_or(Errno::EINVAL)?;
         self.shard.pools.note_told(telling.server, telling.told, telling.done);
-        self.end_upgrade()?;
         let mut groups = Vec::with_capacity(objects.len());
         for (inode, generation, stripe) in objects {
             // One that cannot be read keeps its group, and holds up no other.
@@ -98,6 +97,8 @@ impl<R: Rows> Operation<'_, R> {
                 Err(stop) => return Err(stop),
             });
         }
+        // Last: nothing of a call that fails is kept in rows.
+        self.end_upgrade()?;
         // An object keeps what it is told: the rows that say so must not be lost.
         self.durable = true;
         self.answer(&MetaReply::Groups { groups, step: self.shard.upgrade.step })

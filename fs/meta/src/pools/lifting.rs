@@ -46,11 +46,6 @@ impl Lifting {
         !self.lifted || self.told.get(&server).is_some_and(|(_, done)| *done)
     }
 
-    /// Whether all of these servers have said in this life that all their objects know their group.
-    fn are_told<'a>(&self, mut servers: impl Iterator<Item = &'a u32>) -> bool {
-        servers.all(|server| self.may_move_from(*server))
-    }
-
     /// A server is forgotten.
     pub fn forget(&mut self, server: u32) {
         self.versions.remove(&server);
@@ -72,7 +67,7 @@ impl Pools {
 
     /// Whether all data servers have said in this life that all their objects know their group.
     pub fn are_told(&self) -> bool {
-        self.lifting.are_told(self.members.keys())
+        self.members.keys().all(|server| self.lifting.may_move_from(*server))
     }
 
     /// Pools of servers become pools of bands. Returns the rows that say so; none where they are. `None`, and nothing has changed:

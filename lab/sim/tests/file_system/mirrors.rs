@@ -113,7 +113,7 @@ fn the_death_of_any_member_loses_nothing_and_it_is_brought_into_step() {
     }
 }
 
-/// What becomes of the file's first stripe.
+/// A change of the file's first stripe.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Change {
     Write,
