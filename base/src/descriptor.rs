@@ -19,7 +19,7 @@ use std::ops::Range;
 use thiserror::Error;
 
 use shape::{Node, Shape};
-pub use walk::Pieces;
+pub use walk::{Pieces, Run, Runs};
 
 /// Nodes of a descriptor at most.
 pub const NODES_MAX: usize = 1024;
@@ -164,6 +164,15 @@ impl Descriptor {
     pub fn pieces(&self, count: u64, from: u64) -> Pieces<'_> {
         assert!(self.bounds(count).is_some(), "instances lie where memory can be");
         Pieces::new(&self.shape, count, self.extent, from)
+    }
+
+    /// The same bytes as [`Self::pieces`], as few runs of equal pieces.
+    ///
+    /// # Panics
+    /// They reach farther than addresses do ([`Self::bounds`]).
+    pub fn runs(&self, count: u64, from: u64) -> Runs<'_> {
+        assert!(self.bounds(count).is_some(), "instances lie where memory can be");
+        Runs::new(&self.shape, count, self.extent, from)
     }
 
     /// Whether pieces of `count` instances may have a byte in common. The answer is exact for 65,536 pieces and fewer.

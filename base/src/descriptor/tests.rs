@@ -9,6 +9,15 @@ fn flat(descriptor: &Descriptor, count: u64, from: u64) -> Vec<i64> {
     pieces.flat_map(|piece| piece.offset..piece.offset + piece.bytes as i64).collect()
 }
 
+/// The same by runs.
+fn flat_runs(descriptor: &Descriptor, count: u64, from: u64) -> Vec<i64> {
+    let turns = |run: Run| {
+        (0..run.times as i64).map(move |turn| (run.offset + turn * run.stride, run.bytes))
+    };
+    let pieces = descriptor.runs(count, from).flat_map(turns);
+    pieces.flat_map(|(offset, bytes)| offset..offset + bytes as i64).collect()
+}
+
 /// A type made at random, and the offsets of its bytes as MPI says them.
 fn random(random: &mut Random, depth: u32) -> (Descriptor, Vec<i64>) {
     let (descriptor, bytes) = match random.below(if depth == 0 { 1 } else { 4 }) {
@@ -58,6 +67,8 @@ fn a_walk_meets_the_bytes_of_a_type_in_order_from_wherever_it_begins() {
         for from in 0..=all.len() + 1 {
             let rest = all.get(from..).unwrap_or_default();
             assert_eq!(flat(&descriptor, count, from as u64), rest, "seed {seed} from {from}");
+            let runs = flat_runs(&descriptor, count, from as u64);
+            assert_eq!(runs, rest, "seed {seed} from {from}");
         }
         let bounds = descriptor.bounds(count).expect("it is small");
         match (all.iter().min(), all.iter().max()) {
@@ -151,4 +162,13 @@ fn instances_without_gaps_are_one_piece_however_many_they_are() {
     let of = Descriptor::contiguous(8).unwrap();
     let pieces: Vec<Piece> = of.pieces(1 << 40, 20).collect();
     assert_eq!(pieces, [Piece { offset: 20, bytes: (8 << 40) - 20 }]);
+}
+
+#[test]
+fn a_vector_is_one_run_from_its_second_piece_on() {
+    let vector = Descriptor::contiguous(64).unwrap().repeated(1000, 128).unwrap();
+    let run = |offset, bytes, stride, times| Run { offset, bytes, stride, times };
+    assert_eq!(vector.runs(1, 0).collect::<Vec<_>>(), [run(0, 64, 128, 1000)]);
+    let begun: Vec<Run> = vector.runs(1, 10).collect();
+    assert_eq!(begun, [run(10, 54, 0, 1), run(128, 64, 128, 999)]);
 }

@@ -37,8 +37,34 @@ struct Level {
     left: u64,
 }
 
+/// The same piece several times, `stride` bytes apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    pub offset: i64,
+    pub bytes: u64,
+    pub stride: i64,
+    pub times: u64,
+}
+
+/// The bytes of instances in order, as few runs: whoever copies them has a plain loop for each. Neighbours that touch may be
+/// two pieces here.
+#[derive(Debug, Clone)]
+pub struct Runs<'a> {
+    walk: Walk<'a>,
+    /// Instances without gaps are one piece.
+    only: Option<Piece>,
+}
+
 impl<'a> Pieces<'a> {
     pub(super) fn new(shape: &'a Shape, count: u64, extent: i64, from: u64) -> Pieces<'a> {
+        let Runs { mut walk, only } = Runs::new(shape, count, extent, from);
+        let next = only.or_else(|| walk.next());
+        Pieces { walk, next }
+    }
+}
+
+impl<'a> Runs<'a> {
+    pub(super) fn new(shape: &'a Shape, count: u64, extent: i64, from: u64) -> Runs<'a> {
         let mut walk = Walk { shape, levels: [Level::default(); LEVELS], depth: 0, skip: 0 };
         let turn = shape.bytes();
         let is_any = count > 0 && turn > 0 && from / turn < count;
@@ -46,15 +72,33 @@ impl<'a> Pieces<'a> {
             && bytes as i64 == extent
             && is_any
         {
-            // Instances without gaps: a walk would find their one piece, slowly.
-            let next = Piece { offset: offset + from as i64, bytes: bytes * count - from };
-            return Pieces { walk, next: Some(next) };
+            // A walk would find their one piece, slowly.
+            let only = Piece { offset: offset + from as i64, bytes: bytes * count - from };
+            return Runs { walk, only: Some(only) };
         }
         if is_any {
             walk.enter(0..shape.nodes().len(), 0, extent, count, turn, from);
         }
-        let next = walk.next();
-        Pieces { walk, next }
+        Runs { walk, only: None }
+    }
+}
+
+impl Iterator for Runs<'_> {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        let run =
+            |piece: Piece| Run { offset: piece.offset, bytes: piece.bytes, stride: 0, times: 1 };
+        if let Some(piece) = self.only.take() {
+            return Some(run(piece));
+        }
+        let is_whole = self.walk.skip == 0;
+        let piece = self.walk.next()?;
+        let turns = if is_whole { self.walk.take_turns() } else { None };
+        Some(match turns {
+            Some((stride, others)) => Run { stride, times: 1 + others, ..run(piece) },
+            None => run(piece),
+        })
     }
 }
 
@@ -139,5 +183,15 @@ impl Walk<'_> {
                 Node::Loop { .. } => self.descend(),
             }
         }
+    }
+
+    /// Where the loop has nothing but the run that was next: its stride, and the turns that are left, which are taken.
+    #[inline]
+    fn take_turns(&mut self) -> Option<(i64, u64)> {
+        let level = self.levels[..self.depth].last_mut()?;
+        if level.at != level.end || level.end - level.begin != 1 {
+            return None;
+        }
+        Some((level.stride, std::mem::take(&mut level.left)))
     }
 }

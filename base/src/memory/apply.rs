@@ -13,9 +13,11 @@ use super::job::{Change, Job, Places, RECORD_BYTES};
 use super::table::copy;
 use super::update::EXTENT_MAX;
 use super::{BufferTable, Operator, Segment, Slice, Update};
+use crate::descriptor::Piece;
 use crate::error::Fault;
 
 mod fleeting;
+mod scattered;
 
 /// How elements are combined, and bytes copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +66,11 @@ impl<I: Iterator<Item = Segment>> Cursor<I> {
         let taken = self.front.part(0, bytes);
         self.front = self.front.part(bytes, usize::MAX);
         taken
+    }
+
+    /// All bytes, if they are so many and lie in one piece.
+    fn only(mut self, bytes: u64) -> Option<Segment> {
+        (self.left() as u64 == bytes).then_some(self.front)
     }
 
     /// Takes so many bytes in pieces, each with its place among them. Returns how many there were.
@@ -153,14 +160,17 @@ impl BufferTable {
             }
             Places::Shaped { region, address, shape, count, from, bytes } => {
                 self.came(region.buffer, target);
-                let mut left = *bytes;
-                let pieces = shape.pieces(*count, *from).map_while(move |piece| {
-                    let bytes = piece.bytes.min(left);
-                    left -= bytes;
-                    (bytes > 0).then(|| region.part((address + piece.offset) as u64, bytes))
-                });
-                let target = Cursor::new(pieces.flat_map(|piece| self.resolve_writable(piece)));
-                self.change(job.change, target, source, result, regime)
+                if let Some(pieces) = self.scattered(&job.places) {
+                    if self.exchange_plainly(job.change, &pieces, &source, result, regime) {
+                        return Ok([0; 8]);
+                    }
+                    let target = Cursor::new(pieces.segments());
+                    return self.change(job.change, target, source, result, regime);
+                }
+                let pieces = scattered::cut(shape.pieces(*count, *from), *bytes);
+                let part = |piece: Piece| region.part((address + piece.offset) as u64, piece.bytes);
+                let target = pieces.flat_map(|piece| self.resolve_writable(part(piece)));
+                self.change(job.change, Cursor::new(target), source, result, regime)
             }
         }
     }
