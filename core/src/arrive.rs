@@ -93,6 +93,9 @@ impl Core {
             if incoming.is_dispensable() {
                 return Placement::Drop;
             }
+            if let IncomingKind::Apart { place } = incoming.kind {
+                return self.place_at_once(place, incoming.checksum);
+            }
             self.break_link(incoming.link);
             self.incoming_lost(incoming, Fault::PeerReset);
         }
@@ -415,6 +418,9 @@ impl Core {
         if let IncomingKind::Copy { attempt } = incoming.kind {
             return self.copy_received(attempt, &incoming);
         }
+        if let IncomingKind::Apart { place } = incoming.kind {
+            return self.apart_received(place, &incoming);
+        }
         if let Some(peer) = incoming.peer
             && !self.peers.has_session(peer, incoming.session)
         {
@@ -469,7 +475,9 @@ impl Core {
                     self.arrive_prove(peer, incoming.link, body, incoming.payload_bytes);
                 }
             }
-            IncomingKind::Copy { .. } => unreachable!("a copy has no effect but through its place"),
+            IncomingKind::Copy { .. } | IncomingKind::Apart { .. } => {
+                unreachable!("a copy has no effect but through its place")
+            }
         }
     }
 

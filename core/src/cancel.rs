@@ -274,6 +274,7 @@ impl Core {
     ) {
         for link in from.map(|id| self.links_with(id)).unwrap_or_default() {
             for slot in self.incoming.of(link) {
+                self.give_apart_up(slot, &of);
                 let such = self.incoming.get_mut(slot).filter(|incoming| of(&incoming.kind));
                 if let Some(incoming) = such {
                     // Also what was to go on with another copy of its span.
@@ -287,6 +288,18 @@ impl Core {
             .and_then(|id| self.reliable_mut(id))
             .map(|reliable| reliable.window.take_broken(|incoming| of(&incoming.kind)));
         for incoming in broken.into_iter().flatten() {
+            self.place_given_up(incoming);
+        }
+    }
+
+    /// The same for a place whose bytes come apart: no rail writes there, and they come to nothing.
+    fn give_apart_up(&mut self, slot: SlotId, of: &impl Fn(&IncomingKind) -> bool) {
+        let Some(IncomingKind::Apart { place }) = self.incoming.get(slot).map(|it| it.kind) else {
+            return;
+        };
+        if self.incoming.get(place).is_some_and(|incoming| of(&incoming.kind))
+            && let Some(incoming) = self.incoming.remove(place)
+        {
             self.place_given_up(incoming);
         }
     }

@@ -1,7 +1,7 @@
 //! Payloads on their way to their places, and which of them a link would take with it.
 //!
 //! Invariant: an incoming payload is listed with its link, unless its bytes are here already: such a one ends before
-//! anything else happens.
+//! anything else happens. Nor is a place listed whose bytes are verified apart: it ends with them.
 
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::{SlotId, Slots};
@@ -83,6 +83,10 @@ pub(crate) enum IncomingKind {
     /// verified.
     Copy {
         attempt: u16,
+    },
+    /// The bytes of another entry, which is listed nowhere: see [`Core::place_exposed`](crate::engine::Core::place_exposed).
+    Apart {
+        place: SlotId,
     },
     /// Part of a message, for the receive where there is one.
     Fragment {

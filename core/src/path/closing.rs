@@ -157,6 +157,9 @@ impl Core {
         if let IncomingKind::Copy { attempt } = incoming.kind {
             return self.copy_lost(attempt, &incoming);
         }
+        if let IncomingKind::Apart { place } = incoming.kind {
+            return self.apart_lost(place, &incoming, fault);
+        }
         let staged = matches!(
             incoming.kind,
             IncomingKind::Hello
@@ -186,7 +189,10 @@ impl Core {
             IncomingKind::Unmatched { message } => self.unmatched_lost(message, fault),
             IncomingKind::Request { .. } => self.free_lost(&incoming, Channel::Request),
             IncomingKind::Held { channel, .. } => self.free_lost(&incoming, channel),
-            IncomingKind::Hello | IncomingKind::Copy { .. } | IncomingKind::Prove { .. } => {}
+            IncomingKind::Hello
+            | IncomingKind::Copy { .. }
+            | IncomingKind::Apart { .. }
+            | IncomingKind::Prove { .. } => {}
         }
     }
 

@@ -16,6 +16,7 @@
 //! others may have written since; a frame is a span, and takes effect once.
 
 mod accesses;
+mod apart;
 mod asking;
 mod channel;
 mod exposures;

@@ -193,6 +193,38 @@ fn cancelled_puts_leave_no_number_open() {
     assert!(ended > 5000, "{ended} were cancelled");
 }
 
+/// Whose bytes stay is undefined; that is no damage on the way.
+#[test]
+fn two_who_put_the_same_bytes_at_once_keep_their_sessions() {
+    for medium in ALL {
+        for mode in [Mode::Fail, Mode::Resume] {
+            let mut target = Target::new(medium, mode);
+            target.world.add();
+            let (to, key) = (target.world.peer(2, 1), target.key);
+            for round in 0..20 {
+                for user in 0..10 {
+                    let len = [8, 3000, 64 << 10, 300_000][(user as usize + round) % 4];
+                    target.put(64, len, 1, user);
+                    let memory = target.world.memory(len, 2);
+                    let node = &target.world.nodes[2];
+                    let (endpoint, context, at) =
+                        (&node.endpoint, &node.context, RemoteLayout::At(64));
+                    let put = Direction::Put;
+                    let posted = endpoint.post_access(context, put, to, key, at, memory, user);
+                    target.world.posted(2, posted);
+                }
+                for origin in [0, 2] {
+                    for user in 0..10 {
+                        let outcome = target.world.take(origin, user).outcome;
+                        assert_eq!(outcome, Ok(()), "{medium:?} {mode:?} {round}");
+                    }
+                }
+            }
+            target.world.nodes.iter().for_each(|node| node.endpoint.check());
+        }
+    }
+}
+
 #[test]
 fn a_put_that_is_refused_is_not_taken_for_one_of_those_behind_it() {
     for seed in 0..4 {

@@ -364,7 +364,7 @@ impl Core {
         }
         let Some(region) = self.regions.get_mut(put.region) else { return Placement::Drop };
         region.retained += 1;
-        self.place_into(link, Some(id), prefix, slice, IncomingKind::Put(put))
+        self.place_exposed(link, id, prefix, slice, IncomingKind::Put(put))
     }
 
     /// The payload that came with its frame is at its place.
