@@ -286,7 +286,8 @@ impl Core {
 
 impl AccessState {
     /// Whether a rail reads or writes by itself for it. A rail's write that breaks off with its link may have happened;
-    /// frames of a session that goes on happen once.
+    /// frames of a session that goes on happen once. No rail says whether its copy of a word is one load and one store (the
+    /// kernel's is a string operation), so words go by frames (P13).
     pub(in crate::remote) fn goes_by_rail(
         &self,
         session: &Session,
@@ -298,7 +299,15 @@ impl AccessState {
             Action::Put if session.reliable.is_none() => Direction::Put,
             _ => return false,
         };
-        !self.by_frames && rails.does(link, direction)
+        !self.by_frames && !self.is_word() && rails.does(link, direction)
+    }
+
+    /// Whether it is about one aligned word, of which nobody may see a half.
+    fn is_word(&self) -> bool {
+        let len = self.access.local.len;
+        let is_aligned = |offset: u64| offset.is_multiple_of(len);
+        matches!(len, 2 | 4 | 8)
+            && matches!(self.access.remote, RemoteLayout::At(offset) if is_aligned(offset))
     }
 }
 
