@@ -556,6 +556,8 @@ pub struct Counters {
     /// Regions that were registered for peers: exposed ones, and those of announced sends.
     pub regions_opened: u64,
     pub gets_served: u64,
+    /// Puts, gets, updates and atomics of peers that came by frames and are over: each once, whatever its length.
+    pub accesses_served: u64,
     /// Parts of gets that rails were told to read, and those that came back unread since their paths did not carry them.
     pub parts_read: u64,
     pub parts_returned: u64,

@@ -204,6 +204,7 @@ impl Endpoint {
             passes: AtomicU64::new(0),
             sleepers: AtomicU32::new(0),
             exposures: AtomicU32::new(0),
+            served_apart: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             clock: config.clock,
             paths_wanted: config.core.paths_max,
@@ -550,6 +551,12 @@ impl Endpoint {
         let engine = self.locked();
         let rails = engine.rails.iter().map(|rail| (rail.scheme(), rail.counters())).collect();
         (engine.core.counters(), rails)
+    }
+
+    /// Accesses of peers to memory of ours that were served while the application made no calls; all of them are
+    /// [`Counters::accesses_served`].
+    pub fn accesses_served_apart(&self) -> u64 {
+        self.shared.served_apart.load(Ordering::Relaxed)
     }
 
     /// Bytes of messages that were copied within this process, in both directions. Copies by the kernel do not

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use crate::engine::Engine;
 use crate::shared::Shared;
 use crate::teller::{Asked, Callers};
 
@@ -179,7 +180,7 @@ fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> (bool, Option<Insta
     let Some(mut engine) = shared.try_lock() else {
         return (rest(bell, None, &Callers::default(), LOOK_EXPOSED).nudged, None);
     };
-    while shared.pass(&mut engine) {
+    while pass(shared, &mut engine) {
         if shared.passes.load(Ordering::Relaxed) != seen {
             shared.unlock(engine);
             return (false, None);
@@ -196,6 +197,15 @@ fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> (bool, Option<Insta
     shared.disarm(false);
     answer(shared, &callers, woken.asked);
     (woken.nudged, woken.rails.then_some(armed))
+}
+
+/// One pass, which counts what it serves.
+fn pass(shared: &Shared, engine: &mut Engine) -> bool {
+    let before = engine.core.counters().accesses_served;
+    let any = shared.pass(engine);
+    let served = engine.core.counters().accesses_served - before;
+    shared.served_apart.fetch_add(served, Ordering::Relaxed);
+    any
 }
 
 /// Answers those who ask.

@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     /// Waiters that sleep on the rails themselves.
     pub sleepers: AtomicU32,
     pub exposures: AtomicU32,
+    /// Accesses of peers that the service thread served.
+    pub served_apart: AtomicU64,
     /// The service thread rests for longer than it does beside an application that needs it.
     pub long_rest: AtomicBool,
     /// The service thread rests for long although memory is exposed: somebody sleeps, who says when that is over.

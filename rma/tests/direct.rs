@@ -114,6 +114,79 @@ fn everything_of_an_epoch_of_locks_is_done_while_the_target_computes() {
     }
 }
 
+#[test]
+fn operations_are_served_without_the_application() {
+    for scheme in ["tcp", "udp"] {
+        let over = Barrier::new(2);
+        two_ranks(scheme, |window, endpoint, rank| {
+            let served =
+                || (endpoint.counters().0.accesses_served, endpoint.accesses_served_apart());
+            let before = served();
+            over.wait();
+            if rank == 0 {
+                let word = Datatype::of(Element::U64);
+                let (one, result) = (1u64.to_ne_bytes(), Cells::zeroed(8));
+                window.lock(LockKind::Shared, 1, NONE).expect("it may");
+                for _ in 0..100 {
+                    put_words(window, 1);
+                    window.flush(1).expect("the target applies it");
+                    let (source, at) = (Source::slice(&one, 1, &word), Target::new(1, 8, 1, &word));
+                    let before = Destination::new(&result, 0, 1, &word);
+                    window.fetch_and_op(Some(source), before, at, Operator::Sum).expect("it fits");
+                    window.flush(1).expect("the target answers");
+                }
+                window.unlock(1).expect("the target answers");
+            }
+            over.wait();
+            if rank == 1 {
+                let (all, apart) = served();
+                assert_eq!((all - before.0, apart - before.1), (200, 200), "{scheme}");
+            }
+        });
+    }
+}
+
+/// P13: the kernel does not say whether its copy of a word is one store.
+#[test]
+fn aligned_words_of_private_memory_go_by_frames() {
+    let here = Barrier::new(2);
+    two_of_a_team("shm", |team, _, endpoint, rank| {
+        let cells = Cells::zeroed(4096);
+        let options =
+            WindowOptions { implementation: Implementation::Direct, ..WindowOptions::default() };
+        let mut window = team.create(&cells, 0..4096, &options).expect("all make the same");
+        let byte = Datatype::of(Element::U8);
+        for (at, bytes, by_frames) in
+            [(8, 8, 1), (4, 4, 1), (2, 2, 1), (4, 8, 0), (0, 16, 0), (7, 1, 0)]
+        {
+            here.wait();
+            let before = endpoint.counters().0.accesses_served;
+            here.wait();
+            if rank == 0 {
+                let data = [7; 16];
+                window.lock(LockKind::Shared, 1, NONE).expect("it may");
+                let source = Source::slice(&data[..bytes as usize], bytes, &byte);
+                window.put(source, Target::new(1, at, bytes, &byte)).expect("it fits");
+                window.flush(1).expect("the target has it");
+                let result = Cells::zeroed(16);
+                let to = Destination::new(&result, 0, bytes, &byte);
+                window.get(to, Target::new(1, at, bytes, &byte)).expect("it fits");
+                window.flush(1).expect("the target answers");
+                let mut back = [0; 16];
+                result.read(0, &mut back).expect("it has as many");
+                assert_eq!(back[..bytes as usize], data[..bytes as usize]);
+                window.unlock(1).expect("the target answers");
+            }
+            here.wait();
+            if rank == 1 {
+                let served = endpoint.counters().0.accesses_served - before;
+                assert_eq!(served, 2 * by_frames, "{bytes} bytes at {at}");
+            }
+        }
+        window.free().expect("nobody is lost");
+    });
+}
+
 /// Frames that both endpoints sent for something, as their rails count them.
 fn frames(endpoint: &Endpoint) -> u64 {
     endpoint.counters().1.iter().map(|(_, rail)| rail.frames_sent).sum()

@@ -28,9 +28,10 @@ impl Core {
         }
     }
 
-    /// Something was done to a region: its owner may want to know.
+    /// Something was done to a region: it counts, and its owner may want to know.
     #[inline(always)]
     pub(super) fn note_served(&mut self, slot: SlotId, what: Served) {
+        self.counters.accesses_served += 1;
         if self.regions.any_counts() {
             self.tell_served(slot, what);
         }
