@@ -178,7 +178,8 @@ impl Hub {
     pub fn progress(&mut self) -> bool {
         let tried = self.try_locks_again();
         for turn in 0..TURNS_MAX {
-            let mut more = self.mail.poll();
+            // One pass in all: who waits for an answer that has just come would wait for a look at the rails, too.
+            let mut more = self.mail.poll(turn == 0);
             while let Some(event) = self.mail.next() {
                 self.handle(event);
                 more = true;

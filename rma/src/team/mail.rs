@@ -260,9 +260,12 @@ impl Mail {
         }
     }
 
-    /// Takes what is complete, after a pass over the rails where that is nothing. True: there was something.
-    pub fn poll(&mut self) -> bool {
-        let mut next = self.endpoint.test(&self.context);
+    /// Takes what is complete; first after a pass over the rails, where that is nothing. True: there was something.
+    pub fn poll(&mut self, is_first: bool) -> bool {
+        let mut next = match is_first {
+            true => self.endpoint.test(&self.context),
+            false => self.endpoint.take(&self.context),
+        };
         while let Some(completed) = next {
             self.complete(completed);
             next = self.endpoint.take(&self.context);
