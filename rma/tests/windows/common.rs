@@ -1,4 +1,4 @@
-//! Ranks as threads of one process, each with an endpoint of its own, over real rails.
+//! Ranks as threads of one process, each with an endpoint of its own, over real rails and over those of a network with faults.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
+use crate::faulty::{self, Faulty};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::{Endpoint, EndpointConfig, Group};
@@ -21,6 +22,11 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// Whether frames get lost, or links.
+    pub fn is_faulty(&self) -> bool {
+        [faulty::LOSES, faulty::CUTS].contains(&self.scheme)
+    }
+
     pub fn options(&self, name: &str) -> WindowOptions {
         WindowOptions {
             implementation: self.implementation,
@@ -56,9 +62,12 @@ impl Rank {
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-fn endpoint(setup: Setup) -> Endpoint {
+fn endpoint(setup: Setup, faulty: Option<&Faulty>) -> Endpoint {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("rma{}-{number}", std::process::id());
+    if let Some(faulty) = faulty {
+        return faulty.endpoint(&name);
+    }
     let address = if setup.scheme == "shm" { name.as_str() } else { "127.0.0.1:0" };
     let rail = modules::open(setup.scheme, &Listen::At { address, exactly: true });
     let rail = rail.expect("this host has it");
@@ -69,8 +78,10 @@ fn endpoint(setup: Setup) -> Endpoint {
 pub fn ranks(setup: Setup, size: u32, work: impl Fn(&Rank) + Sync) {
     let addresses = Mutex::new(vec![Vec::new(); size as usize]);
     let (all_here, all_done) = (Barrier::new(size as usize), Barrier::new(size as usize));
+    let faulty = Faulty::of(setup.scheme);
+    let ended = AtomicU64::new(0);
     let run = |rank: u32| {
-        let endpoint = endpoint(setup);
+        let endpoint = endpoint(setup, faulty.as_ref());
         let exchange = |own: &[u8]| {
             addresses.lock().expect("nobody panics")[rank as usize] = own.to_vec();
             all_here.wait();
@@ -94,9 +105,16 @@ pub fn ranks(setup: Setup, size: u32, work: impl Fn(&Rank) + Sync) {
         }
     };
     std::thread::scope(|scope| {
-        let run = &run;
+        let (run, ended) = (&run, &ended);
         for rank in 0..size {
-            scope.spawn(move || run(rank));
+            scope.spawn(move || {
+                let outcome = catch_unwind(AssertUnwindSafe(|| run(rank)));
+                ended.fetch_add(1, Ordering::SeqCst);
+                outcome.unwrap_or_else(|panic| resume_unwind(panic));
+            });
+        }
+        if let Some(faulty) = &faulty {
+            faulty.drive(|| ended.load(Ordering::SeqCst) == u64::from(size));
         }
     });
 }

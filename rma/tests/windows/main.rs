@@ -6,13 +6,14 @@ mod common;
 mod costs;
 mod dynamic;
 mod errors;
+mod faulty;
 mod locks;
 mod notices;
 mod synchronisation;
 mod transfers;
 
 use common::Setup;
-use ropewalk_rma::Implementation;
+use ropewalk_rma::{Asserts, Datatype, Element, Implementation, Operator, Source, Target};
 
 const TCP: Setup = Setup {
     scheme: "tcp",
@@ -30,6 +31,12 @@ const DIRECT_SHM: Setup = Setup { scheme: "shm", map_memory: false, ..DIRECT_TCP
 const ORIGIN_SHM: Setup = Setup { scheme: "shm", map_memory: false, ..ORIGIN_TCP };
 const UDP: Setup = Setup { scheme: "udp", ..TCP };
 const DIRECT_UDP: Setup = Setup { scheme: "udp", ..DIRECT_TCP };
+/// By rails that lose, double and reorder frames, and by links that are cut and sessions that go on.
+const LOSES: Setup = Setup { scheme: faulty::LOSES, ..TCP };
+const DIRECT_LOSES: Setup = Setup { scheme: faulty::LOSES, ..DIRECT_TCP };
+const ORIGIN_LOSES: Setup = Setup { scheme: faulty::LOSES, ..ORIGIN_TCP };
+const CUTS: Setup = Setup { scheme: faulty::CUTS, ..TCP };
+const DIRECT_CUTS: Setup = Setup { scheme: faulty::CUTS, ..DIRECT_TCP };
 /// Loads and stores of each other's memory.
 const MAPPED: Setup = Setup { map_memory: true, ..DIRECT_SHM };
 
@@ -46,6 +53,11 @@ macro_rules! scenarios {
         scenarios! { @all at_origin_over_shm ORIGIN_SHM: $($module: $($scenario),*;)* }
         scenarios! { @all messages_over_udp UDP: $($module: $($scenario),*;)* }
         scenarios! { @all direct_over_udp DIRECT_UDP: $($module: $($scenario),*;)* }
+        scenarios! { @all messages_over_losses LOSES: $($module: $($scenario),*;)* }
+        scenarios! { @all direct_over_losses DIRECT_LOSES: $($module: $($scenario),*;)* }
+        scenarios! { @all at_origin_over_losses ORIGIN_LOSES: $($module: $($scenario),*;)* }
+        scenarios! { @all messages_over_cuts CUTS: $($module: $($scenario),*;)* }
+        scenarios! { @all direct_over_cuts DIRECT_CUTS: $($module: $($scenario),*;)* }
     };
     (@all $name:ident $setup:ident: $($module:ident: $($scenario:ident),*;)*) => {
         mod $name {
@@ -57,6 +69,35 @@ macro_rules! scenarios {
             )*)*
         }
     };
+}
+
+/// The networks with faults have them: else their scenarios would say nothing.
+#[test]
+fn frames_are_lost_and_doubled_and_sessions_go_on_over_new_links() {
+    for setup in [LOSES, DIRECT_LOSES, CUTS, DIRECT_CUTS] {
+        common::ranks(setup, 2, |own| {
+            let mut window = own.window(64);
+            let word = Datatype::of(Element::U64);
+            let (one, to) = (1u64.to_ne_bytes(), Target::new(own.rank ^ 1, 0, 1, &word));
+            let mut rounds = 0;
+            loop {
+                window.fence(Asserts::NONE).unwrap();
+                window.accumulate(Source::slice(&one, 1, &word), to, Operator::Sum).unwrap();
+                window.fence(Asserts::NONE).unwrap();
+                rounds += 1;
+                assert_eq!(window.cells().load::<u64>(0), Some(rounds));
+                let counters = own.endpoint.counters().0;
+                let is_enough = counters.frames_re_sent > 0 && counters.duplicates_dropped > 0;
+                assert!(rounds < 20_000, "{setup:?}: nothing happened: {counters:?}");
+                // Both ranks make as many rounds.
+                let all = own.team.exchange(&[u8::from(is_enough)]).unwrap();
+                if all.iter().all(|it| it == &[1]) {
+                    break;
+                }
+            }
+            window.free().unwrap();
+        });
+    }
 }
 
 scenarios! {
