@@ -14,6 +14,7 @@ use super::window::{StagedCopy, Try, WholeCopy};
 use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind};
+use crate::remote::Stored;
 
 /// Copies that an endpoint stages at a time, at most, and the part of the memory for messages that they may have.
 /// Nobody granted credit for them, so that they must not use up what is lent; what finds no room comes again.
@@ -129,11 +130,16 @@ impl Core {
             place.slice = copy.part(0, to.len);
             return self.take_effect(place, &[]);
         }
-        if let IncomingKind::Put(put) = place.kind {
+        let stored = match place.kind {
+            IncomingKind::Put(put) => Some(Stored::Put(put, place.payload_bytes)),
+            IncomingKind::LockedPut { region, cookie } => Some(Stored::Locked { region, cookie }),
+            _ => None,
+        };
+        if let Some(stored) = stored {
             if let Some(peer) = place.peer.filter(|_| place.span != 0) {
                 self.span_placed(peer, place.span);
             }
-            return self.put_ready(&place, put, copy);
+            return self.store_later(&place, stored, copy);
         }
         self.outputs.push(Output::Copy { from: copy.part(0, to.len), to });
         self.release_copy(copy);

@@ -218,7 +218,7 @@ impl Core {
             region.retained += 1;
         }
         let kind = IncomingKind::LockedPut { region, cookie };
-        self.place_into(link, Some(id), prefix, slice, kind)
+        self.place_exposed(link, id, prefix, slice, kind)
     }
 
     /// The bytes of a put under a lock are at their place, or do not come: the lock is given back.

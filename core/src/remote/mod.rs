@@ -34,7 +34,7 @@ mod serving;
 pub(crate) use accesses::{ACCESSES_MAX, Accesses, SEGMENTS_MAX, UnderWay};
 pub use channel::Task;
 pub(crate) use channel::{
-    Jobs, Marks, NUMBERS_MAX, OneSided, Pieces, PutFrame, PutStream, UpdateFrame,
+    Jobs, Marks, NUMBERS_MAX, OneSided, Pieces, PutFrame, PutStream, Stored, UpdateFrame,
 };
 pub(crate) use groups::Groups;
 pub(crate) use locks::Locks;

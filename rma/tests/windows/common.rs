@@ -1,16 +1,20 @@
 //! Ranks as threads of one process, each with an endpoint of its own, over real rails and over those of a network with faults.
 
+#[path = "faulty.rs"]
+pub mod faulty;
+
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
-use crate::faulty::{self, Faulty};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::{Endpoint, EndpointConfig, Group};
 use ropewalk_rma::{Cells, Implementation, Team, Window, WindowOptions};
+
+use faulty::Faulty;
 
 /// How ranks reach each other, and by which implementation.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +82,7 @@ fn endpoint(setup: Setup, faulty: Option<&Faulty>) -> Endpoint {
 pub fn ranks(setup: Setup, size: u32, work: impl Fn(&Rank) + Sync) {
     let addresses = Mutex::new(vec![Vec::new(); size as usize]);
     let (all_here, all_done) = (Barrier::new(size as usize), Barrier::new(size as usize));
-    let faulty = Faulty::of(setup.scheme);
+    let faulty = setup.is_faulty().then(|| Faulty::of(setup.scheme));
     let ended = AtomicU64::new(0);
     let run = |rank: u32| {
         let endpoint = endpoint(setup, faulty.as_ref());

@@ -34,11 +34,8 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// The network of a scheme; `None` where that is a real one.
-    pub fn of(scheme: &str) -> Option<Faulty> {
-        if ![LOSES, CUTS].contains(&scheme) {
-            return None;
-        }
+    /// The network of one of these schemes.
+    pub fn of(scheme: &str) -> Faulty {
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let chosen = std::env::var("ROPEWALK_SEED").ok().and_then(|text| text.parse().ok());
         let seed = chosen.unwrap_or_else(|| RUNS.fetch_add(1, Ordering::Relaxed));
@@ -50,7 +47,7 @@ impl Faulty {
         }
         network.set_default_path(path);
         let (cuts, begin, members) = (scheme == CUTS, Instant::now(), Mutex::default());
-        Some(Faulty { network, cuts, seed, begin, members })
+        Faulty { network, cuts, seed, begin, members }
     }
 
     pub fn endpoint(&self, name: &str) -> Endpoint {

@@ -6,13 +6,12 @@ mod common;
 mod costs;
 mod dynamic;
 mod errors;
-mod faulty;
 mod locks;
 mod notices;
 mod synchronisation;
 mod transfers;
 
-use common::Setup;
+use common::{Setup, faulty};
 use ropewalk_rma::{Asserts, Datatype, Element, Implementation, Operator, Source, Target};
 
 const TCP: Setup = Setup {

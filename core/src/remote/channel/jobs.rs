@@ -95,8 +95,17 @@ pub(crate) struct Ready {
     is_refused: bool,
     /// The region's owner may want to know; `None`: another piece of the same operation follows.
     served: Option<Served>,
-    /// It stores a frame of a put, with so many bytes, of which a copy was verified apart: all of the source's buffer.
-    put: Option<Box<(PutFrame, u32)>>,
+    /// It stores bytes of which a copy was verified apart: all of the source's buffer.
+    stores: Option<Stored>,
+}
+
+/// Bytes that were verified before they went to their place, and what they are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stored {
+    /// A frame of a put, with so many bytes.
+    Put(PutFrame, u32),
+    /// A put that came with the request for its lock.
+    Locked { region: SlotId, cookie: u64 },
 }
 
 /// Jobs that may be executed, and the one that is.
@@ -400,7 +409,7 @@ impl Core {
             raises: false,
             is_refused: false,
             served: (flags & MORE == 0).then_some(served),
-            put: None,
+            stores: None,
         });
     }
 
@@ -476,7 +485,7 @@ impl Core {
             raises: flags & TOKEN != 0,
             is_refused: false,
             served: Some(Served::Update),
-            put: None,
+            stores: None,
         });
     }
 
@@ -508,7 +517,7 @@ impl Core {
             raises: true,
             is_refused,
             served: Some(Served::Put),
-            put: None,
+            stores: None,
         });
     }
 
@@ -545,8 +554,8 @@ impl Core {
     /// The job was executed, or could not be. `outcome` has the element before it; `result` is a buffer with all of them.
     pub fn job_done(&mut self, outcome: Result<[u8; 8], Fault>, result: Option<BufferId>) {
         let Some(mut done) = self.jobs.running.take() else { return };
-        if let Some(put) = done.put.take() {
-            return self.put_stored(&done, *put, outcome);
+        if let Some(stored) = done.stores.take() {
+            return self.stored(&done, stored, outcome);
         }
         let Ready { peer, session, number, region, source, result_bytes, served, .. } = done;
         if let (Ok(_), Some(served)) = (outcome, served) {
@@ -594,18 +603,26 @@ impl Core {
         }
     }
 
-    /// A frame of a put is to be stored from a copy that is whole. Its place may have gone away: so it is a job.
-    pub(crate) fn put_ready(&mut self, place: &Incoming, put: PutFrame, copy: Slice) {
-        let (to, bytes) = (place.slice, place.payload_bytes);
-        let Some(peer) = place.peer else {
+    /// Bytes are to be stored from a copy that is whole. Their place may have gone away: so it is a job.
+    pub(crate) fn store_later(&mut self, place: &Incoming, stored: Stored, copy: Slice) {
+        let Incoming { peer: Some(peer), session, slice: to, .. } = *place else {
             self.release_copy(copy);
-            return self.put_received(None, put, bytes);
+            return match stored {
+                Stored::Put(put, bytes) => self.put_received(None, put, bytes),
+                Stored::Locked { region, cookie } => {
+                    self.locked_put_over(None, place.session, (region, cookie), Ok(()));
+                }
+            };
+        };
+        let (region, number) = match stored {
+            Stored::Put(put, _) => (put.region, put.number),
+            Stored::Locked { region, .. } => (region, 0),
         };
         self.jobs.ready.push_back(Ready {
             peer,
-            session: place.session,
-            number: put.number,
-            region: put.region,
+            session,
+            number,
+            region,
             job: Job { change: Change::Store, places: Places::One(to) },
             source: copy.part(0, to.len),
             result_bytes: 0,
@@ -614,22 +631,21 @@ impl Core {
             raises: false,
             is_refused: false,
             served: None,
-            put: Some(Box::new((put, bytes))),
+            stores: Some(stored),
         });
     }
 
-    fn put_stored(
-        &mut self,
-        done: &Ready,
-        (put, bytes): (PutFrame, u32),
-        outcome: Result<[u8; 8], Fault>,
-    ) {
+    fn stored(&mut self, done: &Ready, stored: Stored, outcome: Result<[u8; 8], Fault>) {
         self.release_copy(done.source);
-        match outcome {
-            Ok(_) => self.put_received(Some(done.peer), put, bytes),
-            Err(_) => {
+        match (stored, outcome) {
+            (Stored::Put(put, bytes), Ok(_)) => self.put_received(Some(done.peer), put, bytes),
+            (Stored::Put(put, _), Err(_)) => {
                 self.put_unplaced(done.peer, put);
                 self.release_region(put.region);
+            }
+            (Stored::Locked { region, cookie }, outcome) => {
+                let outcome = outcome.map(drop);
+                self.locked_put_over(Some(done.peer), done.session, (region, cookie), outcome);
             }
         }
     }

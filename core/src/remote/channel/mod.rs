@@ -31,7 +31,7 @@ mod updates;
 mod whole;
 
 pub use jobs::Task;
-pub(crate) use jobs::{Jobs, UpdateFrame};
+pub(crate) use jobs::{Jobs, Stored, UpdateFrame};
 pub(crate) use marks::Marks;
 pub(crate) use numbers::NUMBERS_MAX;
 pub(crate) use pieces::Pieces;
