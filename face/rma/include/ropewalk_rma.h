@@ -98,6 +98,9 @@ typedef int64_t rw_count;
 #define RW_LONG_INT RW_PREDEFINED(17)
 #define RW_2INT RW_PREDEFINED(18)
 #define RW_SHORT_INT RW_PREDEFINED(19)
+/* long double, and its pair. On processors other than x86-64 they take RW_REPLACE and RW_NO_OP only. */
+#define RW_LONG_DOUBLE RW_PREDEFINED(20)
+#define RW_LONG_DOUBLE_INT RW_PREDEFINED(21)
 /* By C's names, where int has 32 bits and long 64. */
 #define RW_SIGNED_CHAR RW_INT8
 #define RW_UNSIGNED_CHAR RW_UINT8

@@ -112,6 +112,8 @@ mod tests {
             ("LONG_INT", Element::I64Index),
             ("2INT", Element::I32Index),
             ("SHORT_INT", Element::I16Index),
+            ("LONG_DOUBLE", Element::LongDouble),
+            ("LONG_DOUBLE_INT", Element::LongDoubleIndex),
         ];
         assert_eq!(types.map(|(_, element)| element), Element::ALL);
         for (name, element) in types {
@@ -120,7 +122,7 @@ mod tests {
             let found = predefined(number as u64).expect("it is there");
             assert_eq!(found.class(), ropewalk_rma::types::Class::One(element));
         }
-        assert!(predefined(0).is_none() && predefined(20).is_none());
+        assert!(predefined(0).is_none() && predefined(22).is_none());
         let names = [
             "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MINLOC",
             "MAXLOC", "REPLACE", "NO_OP",

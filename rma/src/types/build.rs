@@ -23,14 +23,14 @@ pub(super) fn predefined(element: Element) -> Datatype {
         let shape = element.shape();
         let extent = shape.extent as i64;
         let whole = Descriptor::contiguous(shape.extent as u64)?;
-        let is_padded = shape.sent() < shape.extent;
-        let Some(index_at) = shape.index_at.filter(|_| is_padded) else {
+        if shape.sent() == shape.extent {
             return Ok(Datatype::new(whole, None, Class::One(element), Extent::of(element)));
-        };
+        }
         let (value, index) =
             (Descriptor::contiguous(shape.value as u64)?, Descriptor::contiguous(INDEX)?);
-        let data = Descriptor::joined(&[(0, &value), (index_at as i64, &index)])?;
-        let data = data.resized(extent)?;
+        let index = shape.index_at.map(|at| (at as i64, &index));
+        let parts: Vec<_> = std::iter::once((0, &value)).chain(index).collect();
+        let data = Descriptor::joined(&parts)?.resized(extent)?;
         Ok(Datatype::new(data, Some(whole), Class::One(element), Extent::of(element)))
     };
     made().expect("a predefined type has two pieces at most")

@@ -82,6 +82,7 @@ fn alignment(element: Element) -> i64 {
         Element::I16 | Element::U16 => 2,
         Element::I64 | Element::U64 | Element::F64 | Element::Complex64 => 8,
         Element::F64Index | Element::I64Index => 8,
+        Element::LongDouble | Element::LongDoubleIndex => 16,
         _ => 4,
     }
 }
@@ -120,7 +121,7 @@ fn compare(made: &Datatype, model: &Model, what: &str) {
 fn random(random: &mut Random, depth: u32) -> (Datatype, Model, String) {
     let below = |random: &mut Random, limit: u64| random.next_u64() % limit;
     if depth == 0 || below(random, 8) == 0 {
-        let element = Element::ALL[below(random, 19) as usize];
+        let element = Element::ALL[below(random, Element::ALL.len() as u64) as usize];
         return (Datatype::of(element), Model::of(element), format!("{element:?}"));
     }
     let (one, model, name) = self::random(random, depth - 1);
