@@ -203,11 +203,9 @@ fn joined(blocks: &[Block<'_>], is_struct: bool) -> Result<Datatype, TypeError> 
     let full = || blocks.iter().filter(|it| it.count > 0 && it.of.size() > 0);
     let class = full().map(|it| it.of.class()).reduce(|a, b| if a == b { a } else { Class::Mixed });
     let class = class.unwrap_or(Class::Nothing);
+    // The instances of a block lie as far apart as those of its type: every descriptor has the extent of its type.
     let made = |of: fn(&Datatype) -> &Descriptor| -> Result<Descriptor, Malformed> {
-        let parts = full().map(|it| Ok((it.at, of(it.of).repeated(it.count, it.of.extent())?)));
-        let parts = parts.collect::<Result<Vec<_>, Malformed>>()?;
-        let parts: Vec<_> = parts.iter().map(|(at, part)| (*at, part)).collect();
-        Descriptor::joined(&parts)?.resized(extent.bytes())
+        Descriptor::blocks(full().map(|it| (it.at, it.count, of(it.of))))?.resized(extent.bytes())
     };
     let data = made(|it| &it.inner.data)?;
     // Data of several types are never accumulated: nobody asks for their padding.
