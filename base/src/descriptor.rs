@@ -10,7 +10,10 @@
 //!
 //! Invariants: a walk gives no empty piece and none outside of the bounds, and no sum in it overflows. So an operation is
 //! judged by its bounds before its first byte moves. A descriptor of a peer is checked and made as one of our own.
+//!
+//! A process may make descriptors of more nodes than travel. Peers get these in sections ([`Descriptor::sections`]).
 
+mod sections;
 mod shape;
 mod walk;
 
@@ -18,11 +21,14 @@ use std::ops::Range;
 
 use thiserror::Error;
 
+pub use sections::Section;
 use shape::{Node, Shape};
 pub use walk::{Pieces, Run, Runs};
 
-/// Nodes of a descriptor at most.
+/// Nodes of a descriptor that travels, at most.
 pub const NODES_MAX: usize = 1024;
+/// Nodes of a descriptor of this process, at most: some 40 MiB of memory.
+pub const NODES_HERE_MAX: usize = 1 << 20;
 /// Loops within each other at most.
 pub const DEPTH_MAX: usize = 8;
 /// Offsets, and bytes of data, are at most so far from zero: sums of some of them do not overflow.
@@ -33,8 +39,10 @@ const PIECES_COMPARED: u64 = 65_536;
 /// Why something is no descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Malformed {
-    #[error("a datatype has more than {NODES_MAX} pieces and loops: send it in parts")]
+    #[error("a datatype has more than {NODES_HERE_MAX} pieces and loops: send it in parts")]
     TooMany,
+    #[error("a datatype of a peer has more than {NODES_MAX} pieces and loops, in one section")]
+    TooLong,
     #[error("a datatype has more than {DEPTH_MAX} loops within each other: send it in parts")]
     TooDeep,
     #[error("a datatype reaches farther than addresses do")]
@@ -91,18 +99,44 @@ impl Descriptor {
     /// # Errors
     /// As [`Self::repeated`].
     pub fn joined(parts: &[(i64, &Descriptor)]) -> Result<Descriptor, Malformed> {
+        Descriptor::blocks(parts.iter().map(|(by, part)| (*by, 1, *part)))
+    }
+
+    /// The same of parts that are so many instances side by side.
+    ///
+    /// # Errors
+    /// As [`Self::repeated`].
+    pub fn blocks<'a>(
+        parts: impl Iterator<Item = (i64, u64, &'a Descriptor)>,
+    ) -> Result<Descriptor, Malformed> {
         let mut nodes = Vec::new();
-        for (by, part) in parts {
+        for (by, count, part) in parts {
             let own = part.shape.nodes();
-            if nodes.len() + own.len() > NODES_MAX {
+            if nodes.len() + own.len() > NODES_HERE_MAX {
                 return Err(Malformed::TooMany);
             }
-            let mut at = 0;
-            while at < own.len() {
-                let after = own[at].after(at);
-                nodes.push(own[at].moved(*by)?);
-                nodes.extend(&own[at + 1..after]);
-                at = after;
+            match (count, own) {
+                (0, _) | (_, []) => {}
+                (1, _) => {
+                    let mut at = 0;
+                    while at < own.len() {
+                        let after = own[at].after(at);
+                        nodes.push(own[at].moved(by)?);
+                        nodes.extend(&own[at + 1..after]);
+                        at = after;
+                    }
+                }
+                // A loop would be a node more, until it is found that it has no gaps.
+                (_, [Node::Run { offset, bytes }]) if part.extent == *bytes as i64 => {
+                    let all = i128::from(*bytes) * i128::from(count);
+                    let bytes = u64::try_from(all).map_err(|_| Malformed::TooFar)?;
+                    nodes.push(Node::Run { offset: *offset, bytes }.moved(by)?);
+                }
+                _ => {
+                    let stride = part.extent;
+                    nodes.push(Node::Loop { offset: by, count, stride, nodes: own.len() });
+                    nodes.extend(own);
+                }
             }
         }
         Descriptor::made(&nodes, None)
@@ -198,7 +232,11 @@ impl Descriptor {
     }
 
     /// Its bytes in a frame: the extent, then each node.
+    ///
+    /// # Panics
+    /// It has more nodes than travel ([`Self::may_travel`]).
     pub fn encode(&self) -> Vec<u8> {
+        assert!(self.may_travel(), "a long descriptor travels in sections");
         let nodes = self.shape.nodes();
         let mut out = Vec::with_capacity(size_of::<i64>() + nodes.len() * shape::NODE_BYTES);
         out.extend(self.extent.to_le_bytes());
@@ -217,7 +255,7 @@ impl Descriptor {
             return Err(Malformed::Bytes);
         }
         if nodes.len() > NODES_MAX {
-            return Err(Malformed::TooMany);
+            return Err(Malformed::TooLong);
         }
         let nodes: Vec<Node> = nodes.iter().map(Node::decode).collect();
         Descriptor::made(&nodes, Some(i128::from(i64::from_le_bytes(*extent))))

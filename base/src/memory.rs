@@ -17,6 +17,7 @@ mod cells;
 mod element;
 mod guard;
 mod job;
+mod long_double;
 mod mapped;
 mod store;
 mod table;

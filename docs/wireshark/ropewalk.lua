@@ -102,6 +102,7 @@ local elements = {
     [1] = "i8", [2] = "u8", [3] = "i16", [4] = "u16", [5] = "i32", [6] = "u32", [7] = "i64", [8] = "u64", [9] = "f32",
     [10] = "f64", [11] = "complex f32", [12] = "complex f64", [13] = "bool", [14] = "byte", [15] = "f32 and index",
     [16] = "f64 and index", [17] = "i64 and index", [18] = "i32 and index", [19] = "i16 and index",
+    [20] = "long double", [21] = "long double and index",
 }
 local lock_actions = { [1] = "shared", [2] = "alone", [3] = "no more" }
 local levels = { [0] = "buffered", [1] = "delivered", [2] = "matched" }

@@ -226,6 +226,11 @@ impl Checks {
         }
     }
 
+    /// From now on all accumulates at a place use one operator, or not.
+    pub fn set_same_op(&mut self, same_op: bool) {
+        self.same_op = same_op;
+    }
+
     /// Looks at an operation, and keeps it. Gives its number.
     ///
     /// # Errors

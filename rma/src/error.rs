@@ -35,7 +35,7 @@ pub enum BadArgument {
     ResultLengths { result: u64, target: u64 },
     #[error("an accumulate needs one predefined type at both sides, and the same one")]
     Elements,
-    #[error("{operator:?} is not defined for {element:?}")]
+    #[error("{operator:?} is not defined for {element:?}{}", without_arithmetic(*.element))]
     Operator { element: Element, operator: Operator },
     #[error("elements of the target overlap, which an accumulate must not have")]
     Overlap,
@@ -204,6 +204,15 @@ fn interrupted(operation: Option<&Interrupted>) -> String {
         format!(" (a {} of {} bytes from byte {} on was not over)", it.verb, it.bytes, it.at)
     };
     operation.map_or(String::new(), of)
+}
+
+fn without_arithmetic(element: Element) -> &'static str {
+    match element.is_calculated() {
+        true => "",
+        false => {
+            ", with which this processor does not calculate: it takes Replace and Nothing only"
+        }
+    }
 }
 
 fn further_refusals(further: u64) -> String {

@@ -6,14 +6,16 @@
 //! Invariants:
 //! * all sums are checked, with 128 bits: a type never reaches farther than addresses do;
 //! * a count of zero is legal everywhere, and makes a type without data;
-//! * padding of pairs is no data: it is neither sent nor written.
+//! * padding of pairs is no data: it is neither sent nor written;
+//! * a type may have more nodes than travel: targets get such a type in sections.
 
 mod build;
 mod extent;
+mod sections;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ropewalk_base::descriptor::{Descriptor, Malformed};
 use ropewalk_base::memory::Element;
@@ -21,6 +23,8 @@ use thiserror::Error;
 
 pub use build::Order;
 use extent::Extent;
+use sections::Cut;
+pub(crate) use sections::Travelling;
 
 /// Why something is no datatype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -66,6 +70,8 @@ struct Inner {
     padded_run: Option<i64>,
     class: Class,
     extent: Extent,
+    /// Of data that are too long to travel: their sections, and those with padding, once they are needed.
+    sections: [OnceLock<Vec<Cut>>; 2],
 }
 
 /// Where the only piece of one instance begins.
@@ -76,6 +82,10 @@ fn only_piece(of: &Descriptor) -> Option<i64> {
 
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
+fn number() -> u64 {
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Datatype {
     /// A predefined type.
     pub fn of(element: Element) -> Datatype {
@@ -85,9 +95,10 @@ impl Datatype {
     fn new(data: Descriptor, padded: Option<Descriptor>, class: Class, extent: Extent) -> Datatype {
         let data = Arc::new(data);
         let padded = padded.map_or_else(|| data.clone(), Arc::new);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let number = number();
+        let sections = [const { OnceLock::new() }; 2];
         let (data_run, padded_run) = (only_piece(&data), only_piece(&padded));
-        let inner = Inner { number, data, padded, data_run, padded_run, class, extent };
+        let inner = Inner { number, data, padded, data_run, padded_run, class, extent, sections };
         Datatype { inner: Arc::new(inner) }
     }
 
@@ -150,9 +161,31 @@ impl Datatype {
         run.filter(|_| count == 1 || of.extent() == of.len() as i64)
     }
 
-    /// No other type of this process has this number.
-    pub(crate) fn number(&self) -> u64 {
-        self.inner.number
+    /// Gives `count` instances at an address, in parts that may travel: one, or one for each section of each instance. `padded`: with
+    /// the padding of pairs.
+    ///
+    /// # Errors
+    /// Those of `tell`, which is not asked again then.
+    pub(crate) fn travel<E>(
+        &self,
+        padded: bool,
+        address: i64,
+        count: u64,
+        mut tell: impl FnMut(Travelling<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let of = if padded { &self.inner.padded } else { &self.inner.data };
+        if of.may_travel() {
+            let (shape, number, bytes) = (of, self.inner.number, of.len() * count);
+            return tell(Travelling { shape, number, address, count, from: 0, bytes });
+        }
+        let cut = || of.sections().into_iter().map(|it| Cut::new(it, &number)).collect();
+        let sections = self.inner.sections[usize::from(padded)].get_or_init(cut);
+        let mut from = 0;
+        // The target refuses an operation that reaches farther than addresses do.
+        let place = |instance: i64| address.wrapping_add(instance.wrapping_mul(of.extent()));
+        (0..count as i64).try_for_each(|instance| {
+            sections::each(sections, place(instance), &mut from, &mut tell)
+        })
     }
 }
 

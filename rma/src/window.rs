@@ -23,7 +23,7 @@ use crate::direct::{Direct, Opening, Sharing};
 use crate::epochs::{Epochs, Rule};
 use crate::error::{BadArgument, Error, WindowName};
 use crate::messages::Messages;
-use crate::options::{Implementation, WindowOptions};
+use crate::options::{AccumulateOrdering, Implementation, WindowOptions};
 use crate::team::shared::Shared;
 use crate::way::Way;
 
@@ -42,8 +42,11 @@ pub struct Window {
 
 pub(crate) struct Inner {
     team: Arc<Shared>,
-    name: WindowName,
+    name: Mutex<WindowName>,
+    /// As the window was made; its name may have changed since, and so may its hints.
     options: WindowOptions,
+    /// Those of the options that may change.
+    hints: Mutex<Hints>,
     cells: Cells,
     range: Range<usize>,
     /// Of each rank: bytes of its window, and its displacement unit.
@@ -57,6 +60,21 @@ pub(crate) struct Inner {
     epochs: Mutex<Epochs>,
     freed: AtomicBool,
     way: Box<dyn Way>,
+}
+
+/// Options that may change while there is a window.
+#[derive(Debug, Clone, Copy)]
+struct Hints {
+    same_op: bool,
+    ordering: AccumulateOrdering,
+    granularity: u32,
+}
+
+impl Hints {
+    fn of(options: &WindowOptions) -> Hints {
+        let WindowOptions { same_op, accumulate_ordering: ordering, granularity, .. } = *options;
+        Hints { same_op, ordering, granularity }
+    }
 }
 
 /// What all ranks have to give alike, then what each has of its own.
@@ -203,8 +221,9 @@ impl Window {
         let inner = Inner {
             way,
             team: team.clone(),
-            name,
+            name: Mutex::new(name),
             options: options.clone(),
+            hints: Mutex::new(Hints::of(options)),
             cells: cells.clone(),
             range,
             remotes,
@@ -265,14 +284,52 @@ impl Window {
         self.inner.checked(|checks| checks.unchecked()).unwrap_or(0)
     }
 
-    /// What it was made with.
-    pub fn options(&self) -> &WindowOptions {
-        &self.inner.options
+    /// Its options: those it was made with, and later changes.
+    pub fn options(&self) -> WindowOptions {
+        let Hints { same_op, ordering, granularity } = *self.inner.hints();
+        WindowOptions {
+            name: self.inner.name().name,
+            same_op,
+            accumulate_ordering: ordering,
+            granularity,
+            ..self.inner.options.clone()
+        }
+    }
+
+    /// Takes over those options that may change: `name`, `same_op`, `accumulate_ordering` and `granularity`. All others stay. It is
+    /// a call of one rank; all ranks have to give the same, but for the name.
+    ///
+    /// # Errors
+    /// The window was freed.
+    pub fn set_options(&self, options: &WindowOptions) -> Result<(), Error> {
+        drop(self.inner.epochs()?);
+        self.set_name(&options.name)?;
+        *self.inner.hints() = Hints::of(options);
+        self.inner.checked(|checks| checks.set_same_op(options.same_op));
+        Ok(())
     }
 
     /// Its number in the team, and its name.
-    pub fn name(&self) -> &WindowName {
-        &self.inner.name
+    pub fn name(&self) -> WindowName {
+        self.inner.name()
+    }
+
+    /// Names it: errors of this rank have the name from now on.
+    ///
+    /// # Errors
+    /// The window was freed.
+    pub fn set_name(&self, name: &str) -> Result<(), Error> {
+        drop(self.inner.epochs()?);
+        let number = self.inner.name().number;
+        let named = WindowName { number, name: name.to_string() };
+        self.inner.team.with(|hub| hub.rename(named.clone()));
+        *self.inner.name.lock().expect("never left half-changed") = named;
+        Ok(())
+    }
+
+    /// Whether ranks load and store the memory of each other: it is of [`Team::allocate_shared`](crate::Team::allocate_shared).
+    pub fn is_shared(&self) -> bool {
+        !self.inner.shared.is_empty()
     }
 
     /// This rank's number.
@@ -331,19 +388,27 @@ impl Inner {
         Some(ask(&mut checks.lock().expect("checks are never left half-changed")))
     }
 
+    fn name(&self) -> WindowName {
+        self.name.lock().expect("never left half-changed").clone()
+    }
+
+    fn hints(&self) -> MutexGuard<'_, Hints> {
+        self.hints.lock().expect("never left half-changed")
+    }
+
     fn conflict(&self, conflict: Conflict) -> Error {
-        let (window, rank) = (self.name.clone(), self.team.rank());
+        let (window, rank) = (self.name(), self.team.rank());
         Error::Conflict { window, rank, conflict: Box::new(conflict) }
     }
 
     fn rule<T>(&self, judged: Result<T, Rule>) -> Result<T, Error> {
-        let (window, rank) = (&self.name, self.team.rank());
-        judged.map_err(|rule| Error::Misuse { window: window.clone(), rank, rule })
+        let rank = self.team.rank();
+        judged.map_err(|rule| Error::Misuse { window: self.name(), rank, rule })
     }
 
     fn argument<T>(&self, judged: Result<T, BadArgument>) -> Result<T, Error> {
-        let (window, rank) = (&self.name, self.team.rank());
-        judged.map_err(|argument| Error::Argument { window: window.clone(), rank, argument })
+        let rank = self.team.rank();
+        judged.map_err(|argument| Error::Argument { window: self.name(), rank, argument })
     }
 }
 
@@ -389,6 +454,6 @@ fn agree(name: &WindowName, own: &Card, all: &[Vec<u8>]) -> Result<Vec<(u64, u32
 impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.inner.range.len();
-        write!(f, "{} at rank {}, {bytes} bytes", self.inner.name, self.rank())
+        write!(f, "{} at rank {}, {bytes} bytes", self.name(), self.rank())
     }
 }

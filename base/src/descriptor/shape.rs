@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
-use super::{DEPTH_MAX, FAR, Malformed, NODES_MAX};
+use super::{DEPTH_MAX, FAR, Malformed, NODES_HERE_MAX};
 
+/// Nodes between two marks.
+const MARKED: usize = 64;
 /// Bytes of a node in a frame: how many nodes are in it, its offset, count and stride.
 pub(super) const NODE_BYTES: usize = 2 + 8 + 8 + 8;
 
@@ -78,6 +80,8 @@ pub(super) struct Shape {
     /// Bytes of data of each node, with all its turns.
     data: Box<[u64]>,
     bytes: u64,
+    /// Of some outer nodes: the bytes of data before them, and their places. Empty where a search finds a node soon enough.
+    marks: Box<[(u64, usize)]>,
 }
 
 /// Nodes next to each other, their bytes of data and their bounds.
@@ -95,14 +99,28 @@ impl Shape {
     /// Checks and simplifies; returns the bounds, too, which are empty where there is no data.
     pub fn made(nodes: &[Node]) -> Result<(Shape, Range<i64>), Malformed> {
         let part = simplified(nodes, 0)?;
-        if part.nodes.len() > NODES_MAX {
+        if part.nodes.len() > NODES_HERE_MAX {
             return Err(Malformed::TooMany);
         }
         let bounds = part.bounds.unwrap_or(0..0);
         let bounds = near(bounds.start)?..near(bounds.end)?;
+        let marks = marks(&part.nodes, &part.data);
         let (nodes, data) = (part.nodes.into(), part.data.into());
         let bytes = near(part.bytes)? as u64;
-        Ok((Shape { nodes, data, bytes }, bounds))
+        Ok((Shape { nodes, data, bytes, marks }, bounds))
+    }
+
+    /// The outer node that has a byte of data, and how many bytes of its own are before that one. Every node that is passed over
+    /// costs time, so a walk begins at the mark before it.
+    pub fn find(&self, from: u64) -> (usize, u64) {
+        let behind = self.marks.partition_point(|(before, _)| *before <= from);
+        let (before, mut at) = behind.checked_sub(1).map_or((0, 0), |mark| self.marks[mark]);
+        let mut from = from - before;
+        while from >= self.data[at] {
+            from -= self.data[at];
+            at = self.nodes[at].after(at);
+        }
+        (at, from)
     }
 
     pub fn nodes(&self) -> &[Node] {
@@ -171,6 +189,19 @@ impl Shape {
             _ => 0..0,
         })
     }
+}
+
+fn marks(nodes: &[Node], data: &[u64]) -> Box<[(u64, usize)]> {
+    let (mut marks, mut at, mut before, mut last) = (Vec::new(), 0, 0, 0);
+    while at < nodes.len() {
+        if at - last >= MARKED {
+            marks.push((before, at));
+            last = at;
+        }
+        before += data[at];
+        at = nodes[at].after(at);
+    }
+    marks.into()
 }
 
 /// Nodes without empty ones, loops of one turn, and neighbours that touch.

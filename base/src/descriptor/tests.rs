@@ -124,7 +124,71 @@ fn what_reaches_too_far_or_is_too_large_is_none() {
     let scattered: Vec<(i64, &Descriptor)> = (0..1000).map(|at| (2 * at, &byte)).collect();
     let many = Descriptor::joined(&scattered).unwrap();
     assert_eq!(many.pieces(1, 0).count(), 1000);
-    assert_eq!(Descriptor::joined(&[(0, &many), (1, &many)]), Err(Malformed::TooMany));
+    let most = NODES_HERE_MAX as u64 / 1000;
+    let longest = Descriptor::blocks((0..most).map(|at| (at as i64 * 2000, 1, &many))).unwrap();
+    assert_eq!(longest.pieces(1, 0).count() as u64, most * 1000);
+    let both = [(0, &longest), (most as i64 * 2000, &many)];
+    assert_eq!(Descriptor::joined(&both), Err(Malformed::TooMany));
+    assert!(many.may_travel() && !longest.may_travel());
+    // A peer sends no such one.
+    let mut sent = many.encode();
+    sent.extend_from_within(8..);
+    assert_eq!(Descriptor::decode(&sent), Err(Malformed::TooLong));
+}
+
+/// The bytes of sections, in their order.
+fn flat_sections(sections: &[Section], base: i64, found: &mut Vec<i64>) {
+    for section in sections {
+        match section {
+            Section::Part(part) => {
+                assert!(part.may_travel());
+                found.extend(flat(part, 1, 0).into_iter().map(|at| base + at));
+            }
+            Section::Loop { offset, count, stride, turn } => (0..*count as i64)
+                .for_each(|at| flat_sections(turn, base + offset + at * stride, found)),
+        }
+    }
+}
+
+#[test]
+fn a_long_descriptor_is_walked_from_anywhere_and_cut_into_sections() {
+    let mut random = Random::from_seed(11);
+    let mut longest = 0;
+    for round in 0..60 {
+        // Lists of other descriptors, and loops around these.
+        let parts: Vec<(Descriptor, Vec<i64>)> =
+            (0..5).map(|_| self::random(&mut random, 2)).collect();
+        let blocks: Vec<(i64, u64, usize)> = (0..200 * (round % 10))
+            .map(|at| (at * 90, random.below(3), random.below(5) as usize))
+            .collect();
+        let list =
+            Descriptor::blocks(blocks.iter().map(|&(at, many, of)| (at, many, &parts[of].0)));
+        let list = list.unwrap();
+        let turns = |&(at, many, of): &(i64, u64, usize)| {
+            let (part, own) = &parts[of];
+            let extent = part.extent();
+            let turn = move |turn| own.iter().map(move |it| at + turn * extent + it);
+            (0..many as i64).flat_map(turn)
+        };
+        let own: Vec<i64> = blocks.iter().flat_map(turns).collect();
+        let twice = list.repeated(2, 1 << 20).unwrap();
+        let both: Vec<i64> =
+            [0, 1 << 20].iter().flat_map(|by| own.iter().map(move |at| by + at)).collect();
+        for (descriptor, all) in [(&list, &own), (&twice, &both)] {
+            assert!(flat(descriptor, 1, 0) == *all, "round {round}");
+            for _ in 0..20 {
+                let from = random.below(all.len() as u64 + 1);
+                let some = descriptor.pieces(1, from).next();
+                assert_eq!(some.map(|it| it.offset), all.get(from as usize).copied());
+                assert!(flat(descriptor, 1, from) == all[from as usize..], "round {round}");
+            }
+            let mut found = Vec::new();
+            flat_sections(&descriptor.sections(), 0, &mut found);
+            assert!(found == *all, "round {round}");
+            longest = longest.max(descriptor.sections().len());
+        }
+    }
+    assert!(longest > 2, "{longest}");
 }
 
 #[test]

@@ -134,6 +134,9 @@ impl Walk<'_> {
         let (turns, mut from) = (from / turn, from % turn);
         let base = base + stride * turns as i64;
         let mut at = nodes.start;
+        if self.depth == 0 {
+            (at, from) = self.shape.find(from);
+        }
         while from >= self.shape.data(at) {
             from -= self.shape.data(at);
             at = self.shape.nodes()[at].after(at);

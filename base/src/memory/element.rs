@@ -1,6 +1,6 @@
 //! Elements and operators of accumulates: which there are, which go together, and how one is combined with another.
 //!
-//! They are those of MPI's predefined types and operators. An element of a pair has padding in memory; padding is neither
+//! They are those of MPI's predefined types and operators. Pairs and `long double`s have padding in memory; padding is neither
 //! sent nor written.
 //!
 //! Rules where MPI leaves a choice, made so that no result depends on the order of accumulates:
@@ -38,6 +38,11 @@ pub enum Element {
     I64Index = 17,
     I32Index = 18,
     I16Index = 19,
+    /// `long double` of C: 16 bytes, of which x86-64 uses 10. Elsewhere it takes no operator but [`Operator::Replace`] and
+    /// [`Operator::Nothing`].
+    LongDouble = 20,
+    /// The same and an `i32`.
+    LongDoubleIndex = 21,
 }
 
 /// How an element is combined with the one in memory; its number in frames.
@@ -83,17 +88,26 @@ impl Shape {
         Shape { extent, value, index_at: Some(index_at) }
     }
 
+    /// Whether all of its bytes are its value.
+    pub(super) const fn is_plain(self) -> bool {
+        self.value == self.extent
+    }
+
     /// Bytes of an element without padding, as it is sent.
     pub const fn sent(self) -> usize {
         self.value + if self.index_at.is_some() { INDEX } else { 0 }
     }
 }
 
+/// Bytes of a `long double` that are its value; the rest of 16 is padding.
+const LONG_VALUE: usize = if cfg!(target_arch = "x86_64") { 10 } else { 16 };
+/// Whether this processor has its arithmetic.
+const IS_LONG_CALCULATED: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 /// Bytes of an index.
 pub(super) const INDEX: usize = size_of::<i32>();
 
 impl Element {
-    pub const ALL: [Element; 19] = [
+    pub const ALL: [Element; 21] = [
         Element::I8,
         Element::U8,
         Element::I16,
@@ -113,6 +127,8 @@ impl Element {
         Element::I64Index,
         Element::I32Index,
         Element::I16Index,
+        Element::LongDouble,
+        Element::LongDoubleIndex,
     ];
 
     /// The type with a number of a frame; `None` for one that is not known here.
@@ -131,6 +147,8 @@ impl Element {
             Element::F32Index | Element::I32Index => Shape::pair(8, 4, 4),
             Element::F64Index | Element::I64Index => Shape::pair(16, 8, 8),
             Element::I16Index => Shape::pair(8, 2, 4),
+            Element::LongDouble => Shape { extent: 16, value: LONG_VALUE, index_at: None },
+            Element::LongDoubleIndex => Shape::pair(32, LONG_VALUE, 16),
         }
     }
 
@@ -142,6 +160,7 @@ impl Element {
     pub fn takes(self, operator: Operator) -> bool {
         match operator {
             Operator::Replace | Operator::Nothing => true,
+            _ if !self.is_calculated() => false,
             Operator::Sum | Operator::Product => {
                 let is_complex = matches!(self, Element::Complex32 | Element::Complex64);
                 is_complex || self.is_ordered()
@@ -157,9 +176,15 @@ impl Element {
         }
     }
 
+    /// Whether this processor calculates with it.
+    pub fn is_calculated(self) -> bool {
+        let is_long = matches!(self, Element::LongDouble | Element::LongDoubleIndex);
+        !is_long || IS_LONG_CALCULATED
+    }
+
     /// Integers and numbers with a fraction.
     fn is_ordered(self) -> bool {
-        self.is_integer() || matches!(self, Element::F32 | Element::F64)
+        self.is_integer() || matches!(self, Element::F32 | Element::F64 | Element::LongDouble)
     }
 
     /// Whether equality of its bytes is equality: these can be compared and swapped.

@@ -20,12 +20,13 @@ use std::sync::atomic::{
 
 use super::Segment;
 use super::element::{Arithmetic, Bits, Complex, Element, INDEX, Operator, Ordered, Shape};
+use super::long_double::{self, LongDouble};
 use super::words::{Parts, Word, each_shared, natively, read, replace, swap};
 
 /// Bytes that are combined at a time: with as many of the source they stay in the nearest cache.
 pub(super) const BLOCK: usize = 4096;
 /// The longest element in memory, and the longest one as it is sent.
-pub(super) const EXTENT_MAX: usize = 16;
+pub(super) const EXTENT_MAX: usize = 32;
 
 /// What an accumulate does with each element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,7 +215,7 @@ impl Update {
                 Element::Complex32 => complexes::<Complex<f32>>(self.operator, parts, count),
                 Element::Complex64 => complexes::<Complex<f64>>(self.operator, parts, count),
                 _ if parts.shared => self.pairs_shared(parts, count),
-                _ => self.pairs(parts, count),
+                _ => self.with_parts(parts, count),
             }
         }
     }
@@ -242,7 +243,7 @@ impl Update {
     /// The operator, where the processor may have an instruction for it.
     fn native(self) -> Option<Operator> {
         let is_bits = self.element.is_comparable();
-        let is_plain = self.element.shape().index_at.is_none();
+        let is_plain = self.element.shape().is_plain();
         match self.operator {
             Operator::Sum | Operator::BitAnd | Operator::BitOr | Operator::BitXor => {
                 is_bits.then_some(self.operator)
@@ -286,14 +287,13 @@ impl Update {
         }
     }
 
-    /// Pairs, one after the other.
+    /// Elements with padding or an index, one after the other.
     ///
     /// # Safety
     /// As [`Self::apply`], after its checks.
-    unsafe fn pairs(self, parts: Parts, count: usize) {
+    unsafe fn with_parts(self, parts: Parts, count: usize) {
         let shape = self.element.shape();
         let (extent, sent) = (shape.extent, shape.sent());
-        let index_at = shape.index_at.expect("a pair has an index");
         for number in 0..count {
             let place = parts.target.part(number * extent, extent);
             let mut own = [0; EXTENT_MAX];
@@ -312,15 +312,13 @@ impl Update {
                 Operator::Nothing => false,
                 Operator::Replace => true,
                 // SAFETY: as the caller vouches.
-                _ => unsafe { self.is_preferred(own, place, index_at) },
+                Operator::MinIndex | Operator::MaxIndex => unsafe { self.is_preferred(own, place) },
+                // SAFETY: as the caller vouches; only a long double takes these and has padding.
+                _ => unsafe { combine_long(self.operator, own, place) },
             };
             if is_taken {
-                let (from, to) = (own.as_mut_ptr(), place.as_mut_ptr());
                 // SAFETY: value and index lie inside both.
-                unsafe {
-                    ptr::copy_nonoverlapping(from, to, shape.value);
-                    ptr::copy_nonoverlapping(from.add(shape.value), to.add(index_at), INDEX);
-                }
+                unsafe { scatter(shape, own, place) };
             }
         }
     }
@@ -329,24 +327,70 @@ impl Update {
     ///
     /// # Safety
     /// Both are readable pairs of this type.
-    unsafe fn is_preferred(self, own: Segment, place: Segment, index_at: usize) -> bool {
+    unsafe fn is_preferred(self, own: Segment, place: Segment) -> bool {
         let is_least = self.operator == Operator::MinIndex;
+        let shape = self.element.shape();
+        let index_at = shape.index_at.expect("a pair has an index");
         let (own, place) = (own.as_mut_ptr(), place.as_mut_ptr());
         // SAFETY: the caller vouches that all of a pair can be read.
         unsafe {
-            let value = self.element.shape().value;
-            let (index, other) = (read::<i32>(own.add(value)), read::<i32>(place.add(index_at)));
+            let index = read::<i32>(own.add(shape.value));
+            let other = read::<i32>(place.add(index_at));
             let order = match self.element {
                 Element::F32Index => read::<f32>(own).order(read(place), is_least),
                 Element::F64Index => read::<f64>(own).order(read(place), is_least),
                 Element::I64Index => read::<i64>(own).order(read(place), is_least),
                 Element::I16Index => read::<i16>(own).order(read(place), is_least),
+                Element::LongDoubleIndex => long(own).order(long(place), is_least),
                 _ => read::<i32>(own).order(read(place), is_least),
             };
             match order {
                 std::cmp::Ordering::Equal => index < other,
                 order => order.is_lt() == is_least,
             }
+        }
+    }
+}
+
+/// The `long double` there.
+///
+/// # Safety
+/// It can be read.
+unsafe fn long(at: *const u8) -> LongDouble {
+    // SAFETY: as the caller vouches.
+    LongDouble::of_bytes(unsafe { read::<[u8; long_double::BYTES]>(at) })
+}
+
+/// Combines a `long double` as it is sent with the one in memory: `own` gets what becomes of them. True: it takes that one's place.
+///
+/// # Safety
+/// Both are readable elements of this type, `own` a copy of the caller's.
+unsafe fn combine_long(operator: Operator, own: Segment, place: Segment) -> bool {
+    // SAFETY: as the caller vouches.
+    let (ours, before) = unsafe { (long(own.as_mut_ptr()), long(place.as_mut_ptr())) };
+    let value = match operator {
+        Operator::Sum => before.sum(ours),
+        Operator::Product => before.product(ours),
+        Operator::Min => before.least(ours),
+        Operator::Max => before.greatest(ours),
+        _ => unreachable!("an update has an operator of its type"),
+    };
+    // SAFETY: as the caller vouches; such elements have as many bytes at least.
+    unsafe { own.as_mut_ptr().cast::<[u8; long_double::BYTES]>().write(value.to_bytes()) };
+    true
+}
+
+/// Copies an element as it is sent over one in memory, but for that one's padding.
+///
+/// # Safety
+/// `own` has an element of the shape as it is sent, `place` one as memory has it, apart from it.
+unsafe fn scatter(shape: Shape, own: Segment, place: Segment) {
+    let (from, to) = (own.as_mut_ptr(), place.as_mut_ptr());
+    // SAFETY: as the caller vouches.
+    unsafe {
+        ptr::copy_nonoverlapping(from, to, shape.value);
+        if let Some(index_at) = shape.index_at {
+            ptr::copy_nonoverlapping(from.add(shape.value), to.add(index_at), INDEX);
         }
     }
 }

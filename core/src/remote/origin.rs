@@ -315,6 +315,7 @@ impl AccessState {
 fn is_legal(access: &Access) -> bool {
     let len = access.local.len;
     match (access.action, &access.remote) {
+        (_, RemoteLayout::Strided(it)) if !it.shape.may_travel() => false,
         (Action::Get | Action::Put, RemoteLayout::At(offset)) => {
             let most = Pieces::count_of(&access.remote, len);
             offset.checked_add(len).is_some()

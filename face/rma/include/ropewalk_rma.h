@@ -98,6 +98,9 @@ typedef int64_t rw_count;
 #define RW_LONG_INT RW_PREDEFINED(17)
 #define RW_2INT RW_PREDEFINED(18)
 #define RW_SHORT_INT RW_PREDEFINED(19)
+/* long double, and its pair. On processors other than x86-64 they take RW_REPLACE and RW_NO_OP only. */
+#define RW_LONG_DOUBLE RW_PREDEFINED(20)
+#define RW_LONG_DOUBLE_INT RW_PREDEFINED(21)
 /* By C's names, where int has 32 bits and long 64. */
 #define RW_SIGNED_CHAR RW_INT8
 #define RW_UNSIGNED_CHAR RW_UINT8
@@ -142,6 +145,26 @@ typedef int64_t rw_count;
 #define RW_ORDER_C 0
 #define RW_ORDER_FORTRAN 1
 
+/* Attributes of a window (rw_win_get_attr): its memory, an rw_aint, and ints. */
+#define RW_WIN_BASE 1
+#define RW_WIN_SIZE 2
+#define RW_WIN_DISP_UNIT 3
+#define RW_WIN_CREATE_FLAVOR 4
+#define RW_WIN_MODEL 5
+
+/* Values of RW_WIN_CREATE_FLAVOR. */
+#define RW_WIN_FLAVOR_CREATE 1
+#define RW_WIN_FLAVOR_ALLOCATE 2
+#define RW_WIN_FLAVOR_DYNAMIC 3
+#define RW_WIN_FLAVOR_SHARED 4
+
+/* Values of RW_WIN_MODEL: every window is unified. */
+#define RW_WIN_SEPARATE 1
+#define RW_WIN_UNIFIED 2
+
+/* Bytes of a window's name, its zero included, at most. */
+#define RW_MAX_OBJECT_NAME 128
+
 /* Bytes of one rank in rw_allgather, at most. */
 #define RW_ALLGATHER_MAX 32768
 
@@ -172,6 +195,14 @@ int rw_win_free(rw_win *win);
 int rw_win_get_base(rw_win win, void *base);
 int rw_win_get_size(rw_win win, int rank, rw_aint *bytes, int *disp_unit);
 int rw_win_shared_query(rw_win win, int rank, rw_aint *bytes, int *disp_unit, void *base);
+int rw_win_get_attr(rw_win win, int attribute, void *value, int *flag);
+/* All ranks, as rw_win_start and rw_win_post take them: at most `count` are written, `size` gets how many there are. */
+int rw_win_get_group(rw_win win, int count, int *ranks, int *size);
+int rw_win_set_name(rw_win win, const char *name);
+/* `name` has room for RW_MAX_OBJECT_NAME bytes. */
+int rw_win_get_name(rw_win win, char *name, int *length);
+/* Changes what may change (see the manual page); the rest stays as it is. */
+int rw_win_set_info(rw_win win, const char *info);
 int rw_win_get_info(rw_win win, char *info, rw_count bytes, rw_count *needed);
 
 /* Operations. The memory of the origin is the library's until the operation is complete there. */

@@ -6,7 +6,9 @@ use std::sync::LazyLock;
 
 use ropewalk_rma::{Asserts, Datatype, Element, LockKind, Operator};
 
-use crate::codes::{ERR_ASSERT, ERR_COUNT, ERR_LOCKTYPE, ERR_OP, ERR_RANK, Failure, failure};
+use crate::codes::{
+    ERR_ARG, ERR_ASSERT, ERR_COUNT, ERR_LOCKTYPE, ERR_OP, ERR_RANK, Failure, failure,
+};
 
 /// A handle of a window, type or request: a number in the clothes of a pointer, so that C tells them apart.
 pub type Handle = *mut c_void;
@@ -63,6 +65,38 @@ pub fn rank(number: c_int) -> Result<u32, Failure> {
     u32::try_from(number).map_err(|_| failure(ERR_RANK, format!("{number} is no rank")))
 }
 
+/// The call that made a window (RW_WIN_FLAVOR_...).
+pub const FLAVOR_CREATE: c_int = 1;
+pub const FLAVOR_ALLOCATE: c_int = 2;
+pub const FLAVOR_DYNAMIC: c_int = 3;
+pub const FLAVOR_SHARED: c_int = 4;
+/// The model of all windows (RW_WIN_UNIFIED).
+pub const MODEL_UNIFIED: c_int = 2;
+
+/// Attributes of a window (RW_WIN_BASE and so on).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attribute {
+    Base = 1,
+    Size,
+    DisplacementUnit,
+    CreateFlavor,
+    Model,
+}
+
+pub fn attribute(number: c_int) -> Result<Attribute, Failure> {
+    Ok(match number {
+        1 => Attribute::Base,
+        2 => Attribute::Size,
+        3 => Attribute::DisplacementUnit,
+        4 => Attribute::CreateFlavor,
+        5 => Attribute::Model,
+        _ => return Err(failure(ERR_ARG, format!("a window has no attribute {number}"))),
+    })
+}
+
+/// Bytes of a name, its zero included (RW_MAX_OBJECT_NAME).
+pub const NAME_BYTES_MAX: usize = 128;
+
 /// The number of the rank that is nobody (RW_PROC_NULL).
 pub const PROC_NULL: c_int = -1;
 
@@ -112,6 +146,8 @@ mod tests {
             ("LONG_INT", Element::I64Index),
             ("2INT", Element::I32Index),
             ("SHORT_INT", Element::I16Index),
+            ("LONG_DOUBLE", Element::LongDouble),
+            ("LONG_DOUBLE_INT", Element::LongDoubleIndex),
         ];
         assert_eq!(types.map(|(_, element)| element), Element::ALL);
         for (name, element) in types {
@@ -120,7 +156,7 @@ mod tests {
             let found = predefined(number as u64).expect("it is there");
             assert_eq!(found.class(), ropewalk_rma::types::Class::One(element));
         }
-        assert!(predefined(0).is_none() && predefined(20).is_none());
+        assert!(predefined(0).is_none() && predefined(22).is_none());
         let names = [
             "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MINLOC",
             "MAXLOC", "REPLACE", "NO_OP",
@@ -145,6 +181,28 @@ mod tests {
         assert_eq!(lock_kind(defined("RW_LOCK_EXCLUSIVE") as c_int), Ok(LockKind::Exclusive));
         assert_eq!(lock_kind(defined("RW_LOCK_SHARED") as c_int), Ok(LockKind::Shared));
         assert_eq!(defined("RW_PROC_NULL"), i64::from(PROC_NULL));
+        assert_eq!(defined("RW_MAX_OBJECT_NAME"), NAME_BYTES_MAX as i64);
+        let attributes = [
+            ("BASE", Attribute::Base),
+            ("SIZE", Attribute::Size),
+            ("DISP_UNIT", Attribute::DisplacementUnit),
+            ("CREATE_FLAVOR", Attribute::CreateFlavor),
+            ("MODEL", Attribute::Model),
+        ];
+        for (name, wanted) in attributes {
+            let number = defined(&format!("RW_WIN_{name}")) as c_int;
+            assert_eq!(attribute(number), Ok(wanted), "{name}");
+        }
+        assert!(attribute(0).is_err() && attribute(6).is_err());
+        for (name, wanted) in [
+            ("FLAVOR_CREATE", FLAVOR_CREATE),
+            ("FLAVOR_ALLOCATE", FLAVOR_ALLOCATE),
+            ("FLAVOR_DYNAMIC", FLAVOR_DYNAMIC),
+            ("FLAVOR_SHARED", FLAVOR_SHARED),
+            ("UNIFIED", MODEL_UNIFIED),
+        ] {
+            assert_eq!(defined(&format!("RW_WIN_{name}")), i64::from(wanted), "{name}");
+        }
         for (name, code) in crate::codes::ALL {
             assert_eq!(defined(name), i64::from(*code), "{name}");
         }

@@ -7,7 +7,11 @@ use crate::codes::{ERR_INFO, Failure, failure};
 
 /// Reads options. Without a word about it windows are by remote access.
 pub fn read(text: &str, displacement_unit: u32) -> Result<WindowOptions, Failure> {
-    let mut options = WindowOptions { displacement_unit, ..WindowOptions::default() };
+    changed(WindowOptions { displacement_unit, ..WindowOptions::default() }, text)
+}
+
+/// The same options but for those that a text names.
+pub fn changed(mut options: WindowOptions, text: &str) -> Result<WindowOptions, Failure> {
     let pairs = text.split(';').map(str::trim).filter(|pair| !pair.is_empty());
     for pair in pairs {
         let both = pair.split_once('=').map(|(key, value)| (key.trim(), value.trim()));

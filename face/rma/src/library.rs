@@ -4,6 +4,7 @@
 //! held for a look only.
 
 use std::cell::RefCell;
+use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use ropewalk_base::slots::Slots;
@@ -13,7 +14,7 @@ use ropewalk_rma::{Datatype, Error, Request, Window};
 use crate::codes::{
     ERR_INIT, ERR_NO_MEM, ERR_OTHER, ERR_REQUEST, ERR_RMA_SYNC, ERR_TYPE, ERR_WIN, Failure, failure,
 };
-use crate::handles::{Handle, handle, number, predefined};
+use crate::handles::{Handle, MODEL_UNIFIED, handle, number, predefined};
 use crate::process::{Process, ProcessError};
 
 const WINDOW_BITS: HandleBits = HandleBits::new(0, 12);
@@ -34,6 +35,18 @@ pub struct Library {
 /// A window: calls share it, its end does not.
 pub struct Win {
     window: RwLock<Window>,
+    numbers: Numbers,
+}
+
+/// Numbers of a window that C reads by their addresses. They never change.
+#[derive(Debug, Clone, Copy)]
+pub struct Numbers {
+    pub bytes: i64,
+    pub displacement_unit: c_int,
+    /// The call that made it.
+    pub flavor: c_int,
+    /// Loads see what others wrote.
+    pub model: c_int,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,9 +197,27 @@ pub fn with_window<T>(
     ask(&window)
 }
 
+/// Asks for the numbers of a window, which stay where they are until it is freed.
+pub fn with_numbers<T>(
+    of: Handle,
+    ask: impl FnOnce(&Numbers) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    ask(&win(of)?.numbers)
+}
+
 /// Keeps a window that was made, by a number.
-pub fn keep_window(window: Window) -> Result<Handle, Failure> {
-    let win = Arc::new(Win { window: RwLock::new(window) });
+pub fn keep_window(window: Window, flavor: c_int) -> Result<Handle, Failure> {
+    let (bytes, unit) = match window.is_dynamic() {
+        true => (0, 1),
+        false => window.extent_of(window.rank()),
+    };
+    let numbers = Numbers {
+        bytes: bytes as i64,
+        displacement_unit: unit as c_int,
+        flavor,
+        model: MODEL_UNIFIED,
+    };
+    let win = Arc::new(Win { window: RwLock::new(window), numbers });
     let full = failure(ERR_NO_MEM, format!("{WINDOWS_MAX} windows are there already"));
     let id = TABLE.change(|table| table.windows.add(full, |_| Ok(win)))?;
     Ok(handle(WINDOW_BITS.handle(0, id)))

@@ -41,6 +41,12 @@ fn types_have_the_sizes_and_extents_of_mpi_and_select_the_bytes_that_they_say() 
 }
 
 #[test]
+fn accumulates_of_long_doubles_are_those_of_c_to_the_last_bit() {
+    run("long_double.c", Language::C);
+    run("long_double.c", Language::Cpp);
+}
+
+#[test]
 fn a_process_is_a_rank_once_and_its_children_are_none() {
     run("lives.c", Language::C);
 }

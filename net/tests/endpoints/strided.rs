@@ -233,7 +233,11 @@ fn what_overlaps_itself_or_has_not_so_many_bytes_is_no_put() {
     let close = Place::whole(columns(128).resized(64).expect("an extent"), 2, 0);
     let mut short = Place::whole(columns(128), 1, 0);
     short.strided.from = 1;
-    for (user, place) in [narrow, close, short].iter().enumerate() {
+    // One piece more than travels.
+    let run = Descriptor::contiguous(3).expect("a run");
+    let parts: Vec<_> = (0..1025).map(|it| (5 * it, &run)).collect();
+    let long = Place::whole(Descriptor::joined(&parts).expect("it may be here"), 1, 0);
+    for (user, place) in [narrow, close, short, long].iter().enumerate() {
         target.put(place, 1, user as u64);
         assert_eq!(target.world.take(0, user as u64).outcome, Err(Fault::Invalid), "{user}");
     }

@@ -1,6 +1,7 @@
 //! Operations of ours become remote accesses: puts and gets one for each part of their data, as the target's datatype lies, or
 //! lists of segments where instances may overlap; and updates of runs of elements.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use ropewalk_base::limits::LOCKED_PUT_BYTES_MAX;
@@ -17,6 +18,7 @@ use crate::messages::verbs::{ACCUMULATE, GET, GET_ACCUMULATE, PUT, SWAP};
 use crate::messages::wire::{Reason, Refused};
 use crate::operation::{Bytes, Destination, Operation, Source, Verb};
 use crate::ticket::Ticket;
+use crate::types::Travelling;
 
 /// Segments of a list. A peer keeps four times as many operations apart.
 const SEGMENTS: usize = 256;
@@ -155,7 +157,7 @@ impl Hub {
         };
         let Operation { datatype, count, .. } = issue.operation;
         match datatype.descriptor().is_plainly_apart(*count) {
-            true => parts(issue, source.data_bytes(), each),
+            true => parts(issue, each),
             false => lists(issue, each),
         }
     }
@@ -198,7 +200,7 @@ impl Hub {
         };
         match issue.operation.datatype.run(false, issue.operation.count) {
             Some(offset) => get(0, result.data_bytes(), RemoteLayout::At(issue.at(offset))),
-            None => parts(issue, result.data_bytes(), get),
+            None => parts(issue, get),
         }
     }
 
@@ -216,23 +218,18 @@ impl Hub {
         let (extent, sent) = (update.extent() as u64, update.sent(1) as u64);
         let most = PART_BYTES / extent;
         let at_origin = self.remote(window).at_origin;
-        let Operation { datatype, address, count, .. } = *issue.operation;
+        let Operation { datatype, count, .. } = *issue.operation;
         let shape = datatype.padded();
         let operands = (source, result);
         let is_run = datatype.run(true, count).is_some();
         // Where elements are mapped each run goes in the way that its address says.
         let is_mapped = self.remote(window).mapped[issue.operation.rank as usize].is_some();
         if !is_run && !at_origin && !is_mapped && shape.is_plainly_apart(count) {
-            let elements = shape.len() * count / extent;
-            let mut done = 0;
-            while done < elements {
-                let (many, from) = (most.min(elements - done), done * extent);
-                let strided = Strided { shape: shape.clone(), address, count, from };
-                let remote = RemoteLayout::Strided(strided);
-                self.elements_remotely(window, issue, update, operands, (done, many), remote);
-                done += many;
-            }
-            return;
+            let each = |first, bytes, remote| {
+                let span = (first / extent, bytes / extent);
+                self.elements_remotely(window, issue, update, operands, span, remote);
+            };
+            return strided(issue, true, most * extent, each);
         }
         let mut done = 0;
         for piece in shape.pieces(count, 0) {
@@ -388,16 +385,29 @@ fn lent(
     }
 }
 
-/// Parts of `bytes` bytes of the target's instances, each with its place and its length in the data.
-fn parts(issue: &Issue<'_>, bytes: u64, mut each: impl FnMut(u64, u64, RemoteLayout)) {
+/// Parts of the target's instances, each with its place and its length in the data.
+fn parts(issue: &Issue<'_>, each: impl FnMut(u64, u64, RemoteLayout)) {
+    strided(issue, false, PART_BYTES, each);
+}
+
+/// The same of so many bytes at most; `padded`: with the padding of pairs, which counts in places and lengths, too.
+fn strided(
+    issue: &Issue<'_>,
+    padded: bool,
+    most: u64,
+    mut each: impl FnMut(u64, u64, RemoteLayout),
+) {
     let Operation { datatype, address, count, .. } = *issue.operation;
-    let mut from = 0;
-    while from < bytes {
-        let part = PART_BYTES.min(bytes - from);
-        let shape = datatype.descriptor().clone();
-        each(from, part, RemoteLayout::Strided(Strided { shape, address, count, from }));
-        from += part;
-    }
+    let told = datatype.travel(padded, address, count, |part| {
+        let Travelling { shape, address, count, .. } = part;
+        for from in (0..part.bytes).step_by(most as usize) {
+            let strided = Strided { shape: shape.clone(), address, count, from };
+            let bytes = most.min(part.bytes - from);
+            each(part.from + from, bytes, RemoteLayout::Strided(strided));
+        }
+        Ok::<(), Infallible>(())
+    });
+    let Ok(()) = told;
 }
 
 /// The target's bytes as lists, each with its place and its length in the data.

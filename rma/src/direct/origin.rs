@@ -228,9 +228,12 @@ impl Hub {
         let lane = &mut remote.lanes[rank as usize];
         let Some(reducing) = lane.reducing.take() else { return };
         (lane.under_way, lane.local) = (lane.under_way - 1, lane.local - 1);
+        let is_beginning = lane.is_beginning;
         let Reducing { memory, note, .. } = *reducing;
         let ended = (failed.map_or(Ok(()), Err), note.value);
         self.dynamic_over(window, rank, note, ended, memory);
-        self.push_remotely(window, rank);
+        if !is_beginning {
+            self.push_remotely(window, rank);
+        }
     }
 }

@@ -154,7 +154,11 @@ impl Hub {
             };
             let Some(ready) = ready else { return };
             if let What::Reduce(reduction) = ready.what {
-                return self.begin_reduction(window, rank, reduction, ready.memory, ready.note);
+                self.remote(window).lanes[rank as usize].is_beginning = true;
+                self.begin_reduction(window, rank, reduction, ready.memory, ready.note);
+                let Some(remote) = self.remotes.get_mut(&window) else { return };
+                remote.lanes[rank as usize].is_beginning = false;
+                continue;
             }
             if let Some(ready) = self.post_access(window, rank, ready, next) {
                 // The endpoint has no room now: others end first.

@@ -147,6 +147,13 @@ impl Hub {
         Ok(())
     }
 
+    /// A window has another name.
+    pub fn rename(&mut self, name: WindowName) {
+        if let Some(state) = self.windows.get_mut(&name.number) {
+            state.name = name;
+        }
+    }
+
     /// Forgets a window. What comes for it later is refused.
     pub fn shut(&mut self, window: u32) {
         self.remotes.remove(&window);

@@ -206,6 +206,9 @@ impl Hub {
                 (address + i128::from(bounds.start), address + i128::from(bounds.end), total)
             }
         };
+        // An operation is judged as a whole, also where its type comes in sections.
+        let (first, behind) = place.whole.map_or((start, end), |it| (it.0.into(), it.1.into()));
+        let (start, end) = (start.min(first), end.max(behind));
         let ends = i128::from(place.from) + i128::from(place.bytes);
         let is_dynamic = state.regions.is_some();
         let most = if is_dynamic { i128::MAX } else { i128::from(state.bytes) };

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::operation::{Bytes, Destination, Operation, Source, Verb};
 use crate::team::mail::{Kind, MESSAGE_BYTES};
 use crate::ticket::Ticket;
+use crate::types::Travelling;
 
 /// Parts of data that are copied, for a target without gaps.
 const COPY_BYTES: u64 = 1 << 20;
@@ -28,7 +29,17 @@ struct Way<'a> {
     run: Option<i64>,
     /// The target's bytes with the padding of pairs.
     padded: bool,
+    /// The type is too long to travel: from the first byte of all instances to behind the last one.
+    whole: Option<(i64, i64)>,
     eager_bytes: u64,
+}
+
+impl Way<'_> {
+    /// The target's instances in parts that travel; without gaps they are one, of bytes.
+    fn travel(&self, tell: impl FnMut(Travelling<'_>) -> Result<(), Error>) -> Result<(), Error> {
+        let Operation { datatype, address, count, .. } = *self.operation;
+        datatype.travel(self.padded, address, count, tell)
+    }
 }
 
 impl<'a> Source<'a> {
@@ -57,7 +68,8 @@ impl Hub {
         let padded = matches!(operation.verb, Verb::Update { .. } | Verb::Swap { .. });
         let run = operation.datatype.run(padded, operation.count);
         let eager_bytes = self.window(window).eager_bytes;
-        let way = Way { window, operation, ticket, run, padded, eager_bytes };
+        let whole = whole(operation, padded);
+        let way = Way { window, operation, ticket, run, padded, whole, eager_bytes };
         let bytes = match operation.verb {
             Verb::Put(source) => self.issue_put(&way, &source)?,
             Verb::Get(destination) => self.issue_get(&way, &destination)?,
@@ -76,36 +88,43 @@ impl Hub {
     }
 
     fn issue_put(&mut self, way: &Way<'_>, source: &Source<'_>) -> Result<u64, Error> {
-        let total = source.data_bytes();
-        let is_eager = total <= way.eager_bytes;
-        let part = match (way.run, source.run()) {
-            _ if is_eager => total,
-            (None, _) => PART_BYTES,
-            (Some(_), Some(_)) => total,
-            (Some(_), None) => COPY_BYTES,
-        };
-        for from in (0..total).step_by(part as usize) {
-            let bytes = part.min(total - from);
-            let place = self.place(way, from, bytes);
-            let data = self.data(way, source, (from, bytes), is_eager)?;
-            self.add(way, source, from, data, |data| Item::Put { window: way.window, place, data });
-        }
+        way.travel(|part| {
+            let is_eager = part.bytes <= way.eager_bytes;
+            let most = match (way.run, source.run()) {
+                _ if is_eager => part.bytes,
+                (None, _) => PART_BYTES,
+                (Some(_), Some(_)) => part.bytes,
+                (Some(_), None) => COPY_BYTES,
+            };
+            for from in (0..part.bytes).step_by(most as usize) {
+                let bytes = most.min(part.bytes - from);
+                let place = self.place(way, &part, from, bytes);
+                let from = part.from + from;
+                let data = self.data(way, source, (from, bytes), is_eager)?;
+                let item = |data| Item::Put { window: way.window, place, data };
+                self.add(way, source, from, data, item);
+            }
+            Ok(())
+        })?;
         self.queue(way).is_unflushed = true;
-        Ok(total)
+        Ok(source.data_bytes())
     }
 
     fn issue_get(&mut self, way: &Way<'_>, result: &Destination<'_>) -> Result<u64, Error> {
-        let total = result.data_bytes();
-        let is_eager = total <= way.eager_bytes;
         let to_run = result.datatype.run(false, result.count);
-        let part = if is_eager || way.run.and(to_run).is_some() { total } else { PART_BYTES };
-        for from in (0..total).step_by(part as usize) {
-            let bytes = part.min(total - from);
-            let place = self.place(way, from, bytes);
-            let wanted = self.want(way, result, (from, bytes), is_eager)?;
-            self.item(way, 0).add(&Item::Get { window: way.window, place, wanted });
-        }
-        Ok(total)
+        way.travel(|part| {
+            let is_eager = part.bytes <= way.eager_bytes;
+            let goes_whole = is_eager || way.run.and(to_run).is_some();
+            let most = if goes_whole { part.bytes } else { PART_BYTES };
+            for from in (0..part.bytes).step_by(most as usize) {
+                let bytes = most.min(part.bytes - from);
+                let place = self.place(way, &part, from, bytes);
+                let wanted = self.want(way, result, (part.from + from, bytes), is_eager)?;
+                self.item(way, 0).add(&Item::Get { window: way.window, place, wanted });
+            }
+            Ok(())
+        })?;
+        Ok(result.data_bytes())
     }
 
     fn issue_update(
@@ -116,29 +135,32 @@ impl Hub {
     ) -> Result<u64, Error> {
         let Verb::Update { update, element, .. } = way.operation.verb else { return Ok(0) };
         let (extent, sent) = (update.extent() as u64, update.sent(1) as u64);
-        let total = way.operation.datatype.size() * way.operation.count / sent;
-        let is_eager = total * sent <= way.eager_bytes;
-        let part = if is_eager { total } else { PART_BYTES / extent };
         let operator = update.operator();
-        for from in (0..total).step_by(part as usize) {
-            let count = part.min(total - from);
-            let place = self.place(way, from * extent, count * extent);
-            let span = (from * sent, count * sent);
-            let data = match operator {
-                Operator::Nothing => Data::None,
-                _ => self.data(way, source, span, is_eager)?,
-            };
-            let wanted = match result {
-                Some(result) => Some(self.want(way, result, span, is_eager)?),
-                None => None,
-            };
-            let window = way.window;
-            let item = |data| Item::Update { window, element, operator, place, data, wanted };
-            self.add(way, source, span.0, data, item);
-        }
+        way.travel(|part| {
+            let (first, total) = (part.from / extent, part.bytes / extent);
+            let is_eager = total * sent <= way.eager_bytes;
+            let most = if is_eager { total } else { PART_BYTES / extent };
+            for from in (0..total).step_by(most as usize) {
+                let count = most.min(total - from);
+                let place = self.place(way, &part, from * extent, count * extent);
+                let span = ((first + from) * sent, count * sent);
+                let data = match operator {
+                    Operator::Nothing => Data::None,
+                    _ => self.data(way, source, span, is_eager)?,
+                };
+                let wanted = match result {
+                    Some(result) => Some(self.want(way, result, span, is_eager)?),
+                    None => None,
+                };
+                let window = way.window;
+                let item = |data| Item::Update { window, element, operator, place, data, wanted };
+                self.add(way, source, span.0, data, item);
+            }
+            Ok(())
+        })?;
         // A result says that its operation is done.
         self.queue(way).is_unflushed |= result.is_none();
-        Ok(total * sent)
+        Ok(way.operation.datatype.size() * way.operation.count)
     }
 
     fn issue_swap(&mut self, way: &Way<'_>) -> Result<u64, Error> {
@@ -146,11 +168,14 @@ impl Hub {
             return Ok(0);
         };
         let bytes = element.shape().extent as u64;
-        let place = self.place(way, 0, bytes);
-        let wanted = self.want(way, &result, (0, bytes), true)?;
-        let window = way.window;
-        let item = Item::Swap { window, element, place, expected, desired, wanted };
-        self.item(way, 0).add(&item);
+        way.travel(|part| {
+            let place = self.place(way, &part, 0, bytes);
+            let wanted = self.want(way, &result, (0, bytes), true)?;
+            let window = way.window;
+            let item = Item::Swap { window, element, place, expected, desired, wanted };
+            self.item(way, 0).add(&item);
+            Ok(())
+        })?;
         Ok(bytes)
     }
 
@@ -166,15 +191,14 @@ impl Hub {
         queue.parcel(ITEM_BYTES_MAX + data, || mail.buffer(MESSAGE_BYTES))
     }
 
-    /// The place of a part; the target is told of its type first, where it does not know it.
-    fn place(&mut self, way: &Way<'_>, from: u64, bytes: u64) -> Place {
-        let Operation { address, count, datatype, .. } = *way.operation;
-        let shape = if way.padded { datatype.padded() } else { datatype.descriptor() };
+    /// The place of some bytes of a part; the target is told of its type first, where it does not know it.
+    fn place(&mut self, way: &Way<'_>, part: &Travelling<'_>, from: u64, bytes: u64) -> Place {
+        let Travelling { shape, number, address, count, .. } = *part;
         if let Some(offset) = way.run {
-            let (address, count) = (address + offset, shape.len() * count);
-            return Place { address, layout: None, count, from, bytes };
+            let (address, count) = (address + offset, part.bytes);
+            return Place { address, layout: None, count, from, bytes, whole: None };
         }
-        let (slot, is_known) = self.queue(way).slot(datatype.number(), way.padded);
+        let (slot, is_known) = self.queue(way).slot(number, way.padded);
         if !is_known {
             let encoded = shape.encode();
             let parcel = self.item(way, encoded.len());
@@ -182,7 +206,7 @@ impl Hub {
             parcel.add(&Item::Type { window, slot, descriptor: 0..encoded.len() });
             parcel.data(encoded.len()).copy_from_slice(&encoded);
         }
-        Place { address, layout: Some(slot), count, from, bytes }
+        Place { address, layout: Some(slot), count, from, bytes, whole: way.whole }
     }
 
     /// How the data of a part go.
@@ -291,4 +315,16 @@ impl Hub {
         self.mail.receive(rank, Kind::Answer, number, into, token.to_u64());
         Ok(Wanted { fetch, apart: Some(number) })
     }
+}
+
+/// The range of an operation whose type travels in sections: the target judges each by it.
+fn whole(operation: &Operation<'_>, padded: bool) -> Option<(i64, i64)> {
+    let Operation { datatype, address, count, .. } = *operation;
+    let of = if padded { datatype.padded() } else { datatype.descriptor() };
+    if of.may_travel() {
+        return None;
+    }
+    // Every target refuses a type that reaches farther than addresses do.
+    let bounds = of.bounds(count).unwrap_or(i64::MIN..i64::MAX);
+    Some((address.saturating_add(bounds.start), address.saturating_add(bounds.end)))
 }

@@ -31,6 +31,8 @@ pub(crate) struct Place {
     /// The part of all that this item is about: its first byte and its bytes, as the target has them in memory.
     pub from: u64,
     pub bytes: u64,
+    /// Of a section of a type that is too long to travel: from the first byte of the whole operation to behind its last one.
+    pub whole: Option<(i64, i64)>,
 }
 
 /// Where the bytes of an operand are.
@@ -202,6 +204,7 @@ const NOTHING: u8 = 30;
 /// Of a place: a layout follows, and the item is about a part of all.
 const TYPED: u8 = 1;
 const PART: u8 = 2;
+const SECTION: u8 = 4;
 
 /// Writes items; data are written behind theirs by the caller.
 #[derive(Debug)]
@@ -241,7 +244,9 @@ impl<'a> Writer<'a> {
     fn place(&mut self, place: &Place) {
         let whole = if place.layout.is_some() { None } else { Some(place.count) };
         let is_part = place.from > 0 || whole != Some(place.bytes);
-        self.u8(if place.layout.is_some() { TYPED } else { 0 } | if is_part { PART } else { 0 });
+        let flags = [(place.layout.is_some(), TYPED), (is_part, PART)];
+        let flags = flags.into_iter().chain([(place.whole.is_some(), SECTION)]);
+        self.u8(flags.filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag));
         self.u64(place.address as u64);
         self.u64(place.bytes);
         if let Some(slot) = place.layout {
@@ -250,6 +255,10 @@ impl<'a> Writer<'a> {
         if is_part {
             self.u64(place.count);
             self.u64(place.from);
+        }
+        if let Some((start, end)) = place.whole {
+            self.u64(start as u64);
+            self.u64(end as u64);
         }
     }
 
@@ -423,7 +432,7 @@ impl<'a> Reader<'a> {
 
     fn place(&mut self) -> Result<Place, Malformed> {
         let flags = self.u8()?;
-        if flags & !(TYPED | PART) != 0 {
+        if flags & !(TYPED | PART | SECTION) != 0 {
             return Err("a place has unknown flags");
         }
         let (address, bytes) = (self.u64()? as i64, self.u64()?);
@@ -432,7 +441,9 @@ impl<'a> Reader<'a> {
         if bytes == 0 || from.checked_add(bytes).is_none() {
             return Err("a place has no bytes, or ends beyond all addresses");
         }
-        Ok(Place { address, layout, count, from, bytes })
+        let is_section = flags & SECTION > 0;
+        let whole = if is_section { Some((self.u64()? as i64, self.u64()? as i64)) } else { None };
+        Ok(Place { address, layout, count, from, bytes, whole })
     }
 
     fn data(&mut self) -> Result<Data, Malformed> {

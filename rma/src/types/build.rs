@@ -23,14 +23,14 @@ pub(super) fn predefined(element: Element) -> Datatype {
         let shape = element.shape();
         let extent = shape.extent as i64;
         let whole = Descriptor::contiguous(shape.extent as u64)?;
-        let is_padded = shape.sent() < shape.extent;
-        let Some(index_at) = shape.index_at.filter(|_| is_padded) else {
+        if shape.sent() == shape.extent {
             return Ok(Datatype::new(whole, None, Class::One(element), Extent::of(element)));
-        };
+        }
         let (value, index) =
             (Descriptor::contiguous(shape.value as u64)?, Descriptor::contiguous(INDEX)?);
-        let data = Descriptor::joined(&[(0, &value), (index_at as i64, &index)])?;
-        let data = data.resized(extent)?;
+        let index = shape.index_at.map(|at| (at as i64, &index));
+        let parts: Vec<_> = std::iter::once((0, &value)).chain(index).collect();
+        let data = Descriptor::joined(&parts)?.resized(extent)?;
         Ok(Datatype::new(data, Some(whole), Class::One(element), Extent::of(element)))
     };
     made().expect("a predefined type has two pieces at most")
@@ -203,11 +203,9 @@ fn joined(blocks: &[Block<'_>], is_struct: bool) -> Result<Datatype, TypeError> 
     let full = || blocks.iter().filter(|it| it.count > 0 && it.of.size() > 0);
     let class = full().map(|it| it.of.class()).reduce(|a, b| if a == b { a } else { Class::Mixed });
     let class = class.unwrap_or(Class::Nothing);
+    // The instances of a block lie as far apart as those of its type: every descriptor has the extent of its type.
     let made = |of: fn(&Datatype) -> &Descriptor| -> Result<Descriptor, Malformed> {
-        let parts = full().map(|it| Ok((it.at, of(it.of).repeated(it.count, it.of.extent())?)));
-        let parts = parts.collect::<Result<Vec<_>, Malformed>>()?;
-        let parts: Vec<_> = parts.iter().map(|(at, part)| (*at, part)).collect();
-        Descriptor::joined(&parts)?.resized(extent.bytes())
+        Descriptor::blocks(full().map(|it| (it.at, it.count, of(it.of))))?.resized(extent.bytes())
     };
     let data = made(|it| &it.inner.data)?;
     // Data of several types are never accumulated: nobody asks for their padding.

@@ -32,6 +32,7 @@ impl Extent {
         let shape = element.shape();
         let alignment = match element {
             Element::Complex32 | Element::Complex64 => shape.value / 2,
+            Element::LongDouble | Element::LongDoubleIndex => 16,
             // The value or the index, whichever asks for more.
             _ if shape.index_at.is_some() => shape.value.max(size_of::<i32>()),
             _ => shape.value,

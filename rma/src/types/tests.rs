@@ -1,3 +1,4 @@
+use ropewalk_base::descriptor::NODES_HERE_MAX;
 use ropewalk_base::random::Random;
 
 use super::*;
@@ -82,6 +83,7 @@ fn alignment(element: Element) -> i64 {
         Element::I16 | Element::U16 => 2,
         Element::I64 | Element::U64 | Element::F64 | Element::Complex64 => 8,
         Element::F64Index | Element::I64Index => 8,
+        Element::LongDouble | Element::LongDoubleIndex => 16,
         _ => 4,
     }
 }
@@ -120,7 +122,7 @@ fn compare(made: &Datatype, model: &Model, what: &str) {
 fn random(random: &mut Random, depth: u32) -> (Datatype, Model, String) {
     let below = |random: &mut Random, limit: u64| random.next_u64() % limit;
     if depth == 0 || below(random, 8) == 0 {
-        let element = Element::ALL[below(random, 19) as usize];
+        let element = Element::ALL[below(random, Element::ALL.len() as u64) as usize];
         return (Datatype::of(element), Model::of(element), format!("{element:?}"));
     }
     let (one, model, name) = self::random(random, depth - 1);
@@ -255,9 +257,55 @@ fn what_reaches_too_far_or_has_too_many_pieces_is_refused() {
     assert_eq!(number.hindexed(&[(1, i64::MAX)]).map(drop), far);
     assert_eq!(number.resized(i64::MIN, i64::MIN).map(drop), far);
     assert_eq!(number.subarray(&[(1 << 40, 1, 0), (1 << 40, 1, 0)], Order::C).map(drop), far);
-    let many: Vec<i64> = (0..1100).map(|it| it * it * 3).collect();
+    let most = NODES_HERE_MAX as i64;
+    let many: Vec<i64> = (0..=most).map(|it| it * 3).collect();
     let error = number.indexed_block(1, &many).unwrap_err();
     assert_eq!(error, TypeError::Malformed(Malformed::TooMany));
+    assert!(error.to_string().contains("more than 1048576 pieces"), "{error}");
+    let most = number.indexed_block(1, &many[1..]).unwrap();
+    assert_eq!(most.size(), 8 << 20);
+    assert!(most.indexed_block(1, &[0, most.extent()]).is_err());
+}
+
+/// Sections have the bytes of their type, in the same order, and none of them is too long.
+#[test]
+fn a_long_type_travels_in_sections_that_have_its_bytes() {
+    let pair = Datatype::of(Element::F64Index);
+    let irregular = |many: i64| -> Vec<(u64, i64)> {
+        (0..many).map(|it| (1 + it as u64 % 3, it * 5 - 70 + it % 2)).collect()
+    };
+    let long = pair.indexed(&irregular(3000)).unwrap();
+    let short = pair.indexed(&irregular(400)).unwrap();
+    let types = [
+        long.clone(),
+        short.clone(),
+        long.vector(2, 2, 3).unwrap(),
+        Datatype::structure(&[(3, 8, &short), (2, 700_000, &long), (5, -9_000_000, &pair)])
+            .unwrap(),
+        long.resized(-16, 400_000).unwrap(),
+    ];
+    for (at, datatype) in types.iter().enumerate() {
+        for padded in [false, true] {
+            let of = if padded { datatype.padded() } else { datatype.descriptor() };
+            let (mut found, mut numbers) = (Vec::new(), Vec::new());
+            let told = datatype.travel(padded, 1000, 2, |part| {
+                assert!(part.shape.may_travel());
+                assert_eq!(part.from, found.len() as u64);
+                let bytes = part.shape.pieces(part.count, 0);
+                let bytes = bytes.flat_map(|it| it.offset..it.offset + it.bytes as i64);
+                found.extend(bytes.map(|it| it + part.address));
+                assert_eq!(part.bytes, found.len() as u64 - part.from);
+                assert!(!padded || part.bytes.is_multiple_of(16), "whole elements");
+                numbers.push(part.number);
+                if numbers.len() > 400 { Err(()) } else { Ok(()) }
+            });
+            assert_eq!(told, Ok(()));
+            let wanted: Vec<i64> = bytes(of, 2).into_iter().map(|it| it + 1000).collect();
+            assert!(found == wanted, "{at} {padded}");
+            assert_eq!(numbers.len() == 1, of.may_travel(), "{at} {padded}");
+        }
+    }
+    assert_eq!(long.travel(false, 0, 2, |_| Err(7)), Err(7));
 }
 
 #[test]
@@ -266,6 +314,6 @@ fn negative_bounds_are_kept() {
     let made = number.vector(3, 2, -4).unwrap();
     assert_eq!(made.true_bounds(), -32..8);
     assert_eq!((made.lower_bound(), made.extent()), (-32, 40));
-    assert_eq!(made.dup().number(), made.number());
-    assert_ne!(number.vector(3, 2, -4).unwrap().number(), made.number());
+    assert_eq!(made.dup().inner.number, made.inner.number);
+    assert_ne!(number.vector(3, 2, -4).unwrap().inner.number, made.inner.number);
 }

@@ -47,8 +47,23 @@ fn values(element: Element, seed: u64, bytes: usize) -> Vec<u8> {
             .flat_map(|at| [double(at).to_bits(), u64::from(raw[at]) % 3])
             .flat_map(u64::to_ne_bytes)
             .collect(),
+        Element::LongDouble => {
+            (0..bytes / 16).flat_map(|at| long(u64::from(raw[at]), at % 2 == 0)).collect()
+        }
+        Element::LongDoubleIndex => (0..bytes / 32)
+            .flat_map(|at| [long(u64::from(raw[at]), at % 2 == 0), [raw[at] % 3; 16]])
+            .flatten()
+            .collect(),
         _ => raw,
     }
+}
+
+/// A `long double` of x86-64: 1 and some 256ths, or its negative; with padding.
+fn long(value: u64, is_negative: bool) -> [u8; 16] {
+    let mut bytes = [3; 16];
+    bytes[..8].copy_from_slice(&(1 << 63 | value << 55).to_le_bytes());
+    bytes[8..10].copy_from_slice(&(0x3fff | u16::from(is_negative) << 15).to_le_bytes());
+    bytes
 }
 
 /// Elements without their padding, as an origin without gaps has them.
@@ -112,7 +127,17 @@ pub fn elements_with_gaps_are_combined_where_they_lie(setup: Setup) {
     ranks(setup, 2, |own| {
         let window = own.window(400_000);
         let to = own.rank ^ 1;
-        for element in [Element::I16, Element::F64, Element::F64Index, Element::I16Index] {
+        for element in [
+            Element::I16,
+            Element::F64,
+            Element::F64Index,
+            Element::I16Index,
+            Element::LongDouble,
+            Element::LongDoubleIndex,
+        ] {
+            if !element.is_calculated() {
+                continue;
+            }
             let one = Datatype::of(element);
             let extent = element.shape().extent;
             for count in [3_u64, 4000, 6000] {

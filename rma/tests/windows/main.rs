@@ -7,6 +7,7 @@ mod costs;
 mod dynamic;
 mod errors;
 mod locks;
+mod long_types;
 mod notices;
 mod synchronisation;
 mod transfers;
@@ -112,6 +113,12 @@ scenarios! {
         counters_of_all_ranks_lose_nothing_and_tell_each_value_once,
         accumulates_are_done_before_their_epoch_is_over_for_others,
         swaps_of_all_types_happen_where_all_bytes_are_as_expected;
+    long_types:
+        types_of_many_blocks_are_put_got_and_combined_at_their_places,
+        requests_with_types_of_many_blocks_end_with_their_last_part,
+        long_types_are_judged_as_a_whole,
+        long_types_lie_in_one_region_of_a_dynamic_window,
+        loops_instances_and_pairs_of_long_types_keep_their_places;
     synchronisation:
         epochs_of_a_ring_follow_each_other,
         an_epoch_has_several_origins_and_targets_and_tells_those_that_are_not_used,

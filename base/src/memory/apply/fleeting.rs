@@ -5,7 +5,7 @@
 //!   in both;
 //! * a single aligned element of 1, 2, 4 or 8 bytes is loaded once and stored once; compared and swapped it is by one instruction,
 //!   so that the atomic operations of the program beside it are never lost;
-//! * padding is never written, nor is a pair that stays as it is.
+//! * padding is never written, nor is a pair or a `long double` that stays as it is.
 
 use std::mem::MaybeUninit;
 
@@ -56,7 +56,7 @@ pub unsafe fn apply(
             if !copy(memory, place) || !copy(source.part(done * sent, own.len()), own) {
                 return false;
             }
-            if update.element().shape().index_at.is_some() {
+            if !update.element().shape().is_plain() {
                 copy_own(place, was);
             }
             update.apply(place, own, fetched.map(|(block, _)| block));
@@ -74,24 +74,25 @@ pub unsafe fn apply(
     true
 }
 
-/// Writes elements back that were combined. Of pairs it writes those that have changed, without their padding.
+/// Writes elements back that were combined. Of those that have parts it writes the ones that have changed.
 ///
 /// # Safety
-/// `memory` is the caller's to write, as far as it is there. `was` and `now` are as long, and are copies; `was` is one where elements are
-/// pairs.
+/// `memory` is the caller's to write, as far as it is there. `was` and `now` are as long, and are copies; `was` is one where elements have
+/// parts.
 unsafe fn write_back(update: Update, memory: Segment, was: Segment, now: Segment) -> bool {
     let shape = update.element().shape();
-    let Some(index_at) = shape.index_at else {
+    if shape.is_plain() {
         // SAFETY: as the caller vouches.
         return unsafe { copy(now, memory) };
-    };
-    let index_bytes = shape.sent() - shape.value;
-    for at in (0..memory.len()).step_by(shape.extent) {
-        for (from, bytes) in [(at, shape.value), (at + index_at, index_bytes)] {
-            let (was, now) = (was.part(from, bytes), now.part(from, bytes));
+    }
+    let index = shape.index_at.map(|index_at| (index_at, shape.sent() - shape.value));
+    for element in (0..memory.len()).step_by(shape.extent) {
+        for (at, bytes) in std::iter::once((0, shape.value)).chain(index) {
+            let (was, now) = (was.part(element + at, bytes), now.part(element + at, bytes));
             // SAFETY: as the caller vouches.
-            let is_there =
-                unsafe { bytes_of(was) == bytes_of(now) || copy(now, memory.part(from, bytes)) };
+            let is_there = unsafe {
+                bytes_of(was) == bytes_of(now) || copy(now, memory.part(element + at, bytes))
+            };
             if !is_there {
                 return false;
             }

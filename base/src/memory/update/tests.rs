@@ -31,12 +31,40 @@ fn value(element: Element, seed: u64) -> Vec<u8> {
         Element::Complex64 => {
             [(whole as f64).to_ne_bytes(), (seed as f64 % 3.0).to_ne_bytes()].concat()
         }
+        Element::LongDouble | Element::LongDoubleIndex => longer(number),
         _ => whole.to_ne_bytes()[..element.shape().value].to_vec(),
     };
     if element.shape().index_at.is_some() {
         sent.extend(((seed % 5) as i32).to_ne_bytes());
     }
     sent
+}
+
+/// A small number as a `long double` has it.
+fn longer(number: f64) -> Vec<u8> {
+    let bits = number.to_bits();
+    let (sign, biased) = ((bits >> 63) as u16, (bits >> 52) as u16 & 0x7ff);
+    let (fraction, biased) = match biased {
+        0 => (0, 0),
+        0x7ff => (bits << 11 | 1 << 63, 0x7fff),
+        _ => (bits << 11 | 1 << 63, biased + 16_383 - 1023),
+    };
+    let mut bytes = fraction.to_le_bytes().to_vec();
+    bytes.extend((sign << 15 | biased).to_le_bytes());
+    bytes.resize(Element::LongDouble.shape().value, 0);
+    bytes
+}
+
+/// The number again.
+fn shorter(bytes: &[u8]) -> f64 {
+    let (fraction, exponent) = (number::<u64>(bytes), number::<u16>(&bytes[8..]));
+    let sign = u64::from(exponent >> 15) << 63;
+    let fraction_bits = fraction << 1 >> 12;
+    f64::from_bits(match exponent & 0x7fff {
+        0 => sign,
+        0x7fff => sign | 0x7ff << 52 | fraction_bits,
+        biased => sign | u64::from(biased + 1023 - 16_383) << 52 | fraction_bits,
+    })
 }
 
 fn number<T: Copy>(bytes: &[u8]) -> T {
@@ -51,20 +79,30 @@ fn expected(update: Update, before: &[u8], own: &[u8]) -> Vec<u8> {
     match (operator, element) {
         (Operator::Nothing, _) => before.to_vec(),
         (Operator::Replace, _) => own.to_vec(),
-        (_, Element::F32 | Element::F64) => expected_number(operator, before, own),
+        (_, Element::F32 | Element::F64 | Element::LongDouble) => {
+            expected_number(operator, before, own)
+        }
         (_, Element::Complex32 | Element::Complex64) => expected_complex(operator, before, own),
         _ if element.shape().index_at.is_some() => expected_pair(update, before, own),
         _ => expected_integer(update, before, own),
     }
 }
 
-/// A number of four or eight bytes.
+/// A number of four, eight or more bytes.
 fn wide(bytes: &[u8]) -> f64 {
-    if bytes.len() == 4 { f64::from(number::<f32>(bytes)) } else { number(bytes) }
+    match bytes.len() {
+        4 => f64::from(number::<f32>(bytes)),
+        8 => number(bytes),
+        _ => shorter(bytes),
+    }
 }
 
 fn narrow(value: f64, bytes: usize) -> Vec<u8> {
-    if bytes == 4 { (value as f32).to_ne_bytes().to_vec() } else { value.to_ne_bytes().to_vec() }
+    match bytes {
+        4 => (value as f32).to_ne_bytes().to_vec(),
+        8 => value.to_ne_bytes().to_vec(),
+        _ => longer(value),
+    }
 }
 
 fn expected_number(operator: Operator, before: &[u8], own: &[u8]) -> Vec<u8> {
@@ -100,6 +138,7 @@ fn expected_pair(update: Update, before: &[u8], own: &[u8]) -> Vec<u8> {
             Element::F64Index => number(bytes),
             Element::I64Index => number::<i64>(bytes) as f64,
             Element::I16Index => f64::from(number::<i16>(bytes)),
+            Element::LongDoubleIndex => shorter(bytes),
             _ => f64::from(number::<i32>(bytes)),
         }
     };
@@ -149,6 +188,7 @@ fn are_equal(element: Element, a: &[u8], b: &[u8]) -> bool {
     let both_nan = match element {
         Element::F32 => number::<f32>(a).is_nan() && number::<f32>(b).is_nan(),
         Element::F64 => number::<f64>(a).is_nan() && number::<f64>(b).is_nan(),
+        Element::LongDouble => shorter(a).is_nan() && shorter(b).is_nan(),
         _ => false,
     };
     a == b || both_nan
@@ -217,8 +257,10 @@ fn each_operator_of_each_type_does_what_it_says_at_any_address() {
         }
     }
     // Eight integers with 12, two numbers with 6, two complex ones with 4, true and false with 5, bytes with 5, five
-    // pairs with 4.
-    assert_eq!(tried, (8 * 12 + 2 * 6 + 2 * 4 + 5 + 5 + 5 * 4) * STARTS.len() * COUNTS.len());
+    // pairs with 4; and long ones, a number and a pair.
+    let long = if Element::LongDouble.is_calculated() { 6 + 4 } else { 2 + 2 };
+    let each = 8 * 12 + 2 * 6 + 2 * 4 + 5 + 5 + 5 * 4 + long;
+    assert_eq!(tried, each * STARTS.len() * COUNTS.len());
 }
 
 #[test]
@@ -269,7 +311,7 @@ fn a_swap_happens_where_all_bytes_are_as_expected() {
 fn numbers_of_frames_name_types_and_operators_and_nothing_else() {
     for number in 0..=u8::MAX {
         let element = Element::numbered(number);
-        assert_eq!(element.map(|it| it as u8), (1..=19).contains(&number).then_some(number));
+        assert_eq!(element.map(|it| it as u8), (1..=21).contains(&number).then_some(number));
         let operator = Operator::numbered(number);
         assert_eq!(operator.map(|it| it as u8), (1..=14).contains(&number).then_some(number));
     }

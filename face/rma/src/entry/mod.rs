@@ -1,6 +1,7 @@
 //! The C functions. Each checks its arguments, asks the library, and translates the answer into a code of `codes`.
 
 mod communicate;
+mod look;
 mod request;
 mod synchronise;
 mod team;
@@ -16,6 +17,7 @@ use crate::handles::Handle;
 use crate::library::{Library, library, with_window};
 
 pub use communicate::*;
+pub use look::*;
 pub use request::*;
 pub use synchronise::*;
 pub use team::*;

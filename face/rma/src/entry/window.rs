@@ -1,12 +1,15 @@
-//! Windows: made, looked at, freed.
+//! Windows: made and freed.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::ptr::NonNull;
 
 use ropewalk_rma::{Cells, Error, Team, Window, WindowOptions};
 
 use super::{ask, ask_window, text};
 use crate::codes::{ERR_ARG, ERR_DISP, ERR_SIZE, Failure, code, failure};
-use crate::handles::{Handle, handle, rank, target_rank};
+use crate::handles::{
+    FLAVOR_ALLOCATE, FLAVOR_CREATE, FLAVOR_DYNAMIC, FLAVOR_SHARED, Handle, handle,
+};
 use crate::info;
 use crate::library::{free_window, keep_window};
 use crate::memory::{place, put};
@@ -31,7 +34,7 @@ pub unsafe extern "C" fn rw_win_allocate(
         unsafe {
             let bytes = wanted(bytes, base, window);
             let made = create((displacement_unit, info), bytes, make, || refuse(team));
-            give(made?, base, window)
+            give((made?, FLAVOR_ALLOCATE), base, window)
         }
     })
 }
@@ -59,7 +62,7 @@ pub unsafe extern "C" fn rw_win_allocate_shared(
             let bytes = wanted(bytes, base, window);
             let refuse = || team.allocate_shared(0, &none);
             let made = create((displacement_unit, info), bytes, make, refuse);
-            give(made?, base, window)
+            give((made?, FLAVOR_SHARED), base, window)
         }
     })
 }
@@ -81,12 +84,16 @@ unsafe fn wanted(bytes: i64, base: *mut c_void, window: *mut Handle) -> Result<u
 ///
 /// # Safety
 /// As [`wanted`].
-unsafe fn give(made: Window, base: *mut c_void, window: *mut Handle) -> Result<(), Failure> {
-    let address = made.cells().address();
-    let kept = keep_window(made)?;
+unsafe fn give(
+    (made, flavor): (Window, c_int),
+    base: *mut c_void,
+    window: *mut Handle,
+) -> Result<(), Failure> {
+    let address = base_of(&made);
+    let kept = keep_window(made, flavor)?;
     // SAFETY: the caller vouches for it.
     unsafe {
-        put(base.cast::<*mut c_void>(), address.cast())?;
+        put(base.cast::<*mut c_void>(), address)?;
         put(window, kept)
     }
 }
@@ -114,7 +121,7 @@ pub unsafe extern "C" fn rw_win_create(
         // SAFETY: the caller vouches for it.
         let made = unsafe { create((displacement_unit, info), cells, make, || refuse(team)) }?;
         // SAFETY: it is not null.
-        unsafe { put(window, keep_window(made)?) }
+        unsafe { put(window, keep_window(made, FLAVOR_CREATE)?) }
     })
 }
 
@@ -149,7 +156,7 @@ pub unsafe extern "C" fn rw_win_create_dynamic(info: *const c_char, window: *mut
             create((1, info), room, make, || refuse(team))
         }?;
         // SAFETY: it is not null.
-        unsafe { put(window, keep_window(made)?) }
+        unsafe { put(window, keep_window(made, FLAVOR_DYNAMIC)?) }
     })
 }
 
@@ -183,7 +190,14 @@ pub unsafe extern "C" fn rw_get_address(location: *const c_void, address: *mut i
     code(unsafe { put(address, location.addr() as i64) })
 }
 
-fn size(bytes: i64) -> Result<usize, Failure> {
+/// The address of this rank's part of a window; NULL where there is none.
+pub(super) fn base_of(window: &Window) -> *mut c_void {
+    let address = window.cells().address();
+    let is_none = window.is_dynamic() || address == NonNull::dangling().as_ptr();
+    if is_none { std::ptr::null_mut() } else { address.cast() }
+}
+
+pub(super) fn size(bytes: i64) -> Result<usize, Failure> {
     usize::try_from(bytes).map_err(|_| failure(ERR_SIZE, format!("a window of {bytes} bytes")))
 }
 
@@ -233,117 +247,4 @@ pub unsafe extern "C" fn rw_win_free(window: *mut Handle) -> c_int {
         told
     });
     code(freed)
-}
-
-/// The address of this rank's part of a window.
-///
-/// # Safety
-/// `base` (the address of a pointer) is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rw_win_get_base(window: Handle, base: *mut c_void) -> c_int {
-    ask_window(window, |window| {
-        // A dynamic window has none.
-        let own = match window.is_dynamic() {
-            true => std::ptr::null_mut(),
-            false => window.cells().address().cast(),
-        };
-        // SAFETY: the caller vouches for it.
-        unsafe { put(base.cast::<*mut c_void>(), own) }
-    })
-}
-
-/// The bytes of a rank's part of a window, and its displacement unit.
-///
-/// # Safety
-/// `bytes` and `displacement_unit` are null, which asks for nothing, or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rw_win_get_size(
-    window: Handle,
-    of: c_int,
-    bytes: *mut i64,
-    displacement_unit: *mut c_int,
-) -> c_int {
-    ask_window(window, |window| {
-        let of = rank(of)?;
-        if of >= window.size() {
-            return Err(failure(crate::codes::ERR_RANK, format!("{of} is no rank")));
-        }
-        let (has, unit) = window.extent_of(of);
-        if !bytes.is_null() {
-            // SAFETY: not null, and the caller vouches for the rest.
-            unsafe { put(bytes, has as i64)? };
-        }
-        if !displacement_unit.is_null() {
-            // SAFETY: as above.
-            unsafe { put(displacement_unit, unit as c_int)? };
-        }
-        Ok(())
-    })
-}
-
-/// The memory of a rank that this one may load and store: its bytes, its displacement unit, and its address here. RW_PROC_NULL
-/// asks for that of the first rank that has any. The window has to be of `rw_win_allocate_shared`.
-///
-/// # Safety
-/// `bytes`, `displacement_unit` and `base` (the address of a pointer) are null, which asks for nothing, or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rw_win_shared_query(
-    window: Handle,
-    of: c_int,
-    bytes: *mut i64,
-    displacement_unit: *mut c_int,
-    base: *mut c_void,
-) -> c_int {
-    ask_window(window, |window| {
-        let (has, unit, cells) = window.shared_query(target_rank(of)?)?;
-        let base = base.cast::<*mut c_void>();
-        // SAFETY: what is written is not null, and the caller vouches for the rest.
-        unsafe {
-            if !bytes.is_null() {
-                put(bytes, has as i64)?;
-            }
-            if !displacement_unit.is_null() {
-                put(displacement_unit, unit as c_int)?;
-            }
-            if !base.is_null() {
-                put(base, cells.address().cast())?;
-            }
-        }
-        Ok(())
-    })
-}
-
-/// What a window was made with, as text. It is cut to `bytes` bytes, its zero included; `needed` gets how many there are.
-///
-/// # Safety
-/// `to` has so many bytes; `needed` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rw_win_get_info(
-    window: Handle,
-    to: *mut c_char,
-    bytes: i64,
-    needed: *mut i64,
-) -> c_int {
-    ask_window(window, |window| {
-        let mut words = info::write(window.options());
-        if window.options().check {
-            words.push_str(&format!(";unchecked={}", window.unchecked()));
-        }
-        let mut words = words.into_bytes();
-        words.push(0);
-        if !needed.is_null() {
-            // SAFETY: not null, and the caller vouches for the rest.
-            unsafe { put(needed, words.len() as i64)? };
-        }
-        let room = size(bytes)?.min(words.len());
-        if room == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller vouches for it.
-        let to = unsafe { place(to) }?;
-        words[room - 1] = 0;
-        // SAFETY: so many bytes are the caller's.
-        let cells = unsafe { Cells::promised(to.cast(), room) };
-        cells.write(0, &words[..room]).map_err(|it| failure(ERR_SIZE, it.to_string()))
-    })
 }

@@ -144,6 +144,94 @@ static void large(const char *info)
     free(in);
 }
 
+/* All attributes of a window. */
+static void attributes(rw_win win, const void *base, rw_aint bytes, int unit, int flavor)
+{
+    void *found = &found;
+    rw_aint *size = NULL;
+    int *number = NULL, flag = 0;
+    OK(rw_win_get_attr(win, RW_WIN_BASE, &found, &flag));
+    CHECK(flag == 1 && found == base);
+    OK(rw_win_get_attr(win, RW_WIN_SIZE, &size, &flag));
+    CHECK(flag == 1 && *size == bytes);
+    OK(rw_win_get_attr(win, RW_WIN_DISP_UNIT, &number, &flag));
+    CHECK(*number == unit);
+    OK(rw_win_get_attr(win, RW_WIN_CREATE_FLAVOR, &number, &flag));
+    CHECK(*number == flavor);
+    OK(rw_win_get_attr(win, RW_WIN_MODEL, &number, &flag));
+    CHECK(*number == RW_WIN_UNIFIED);
+    FAILS(rw_win_get_attr(win, 77, &number, &flag), RW_ERR_ARG, "77");
+    FAILS(rw_win_get_attr(win, RW_WIN_SIZE, NULL, &flag), RW_ERR_ARG, "NULL");
+    FAILS(rw_win_get_attr(win, RW_WIN_SIZE, &size, NULL), RW_ERR_ARG, "NULL");
+}
+
+/* Names and infos that change. */
+static void changes(void)
+{
+    char name[RW_MAX_OBJECT_NAME], text[512], many[2 * RW_MAX_OBJECT_NAME];
+    int length = -1, ranks[2] = {7, 7}, size = 0;
+    double *base, one = 1;
+    rw_win win;
+    OK(rw_win_allocate(8, 8, "no_locks=true", &base, &win));
+    OK(rw_win_get_name(win, name, &length));
+    CHECK(length == 0 && name[0] == 0);
+    OK(rw_win_set_name(win, "halo"));
+    OK(rw_win_get_name(win, name, NULL));
+    CHECK(strcmp(name, "halo") == 0);
+    FAILS(rw_put(&one, 1, RW_DOUBLE, 0, 0, 1, RW_DOUBLE, win), RW_ERR_RMA_SYNC, "(halo)");
+    /* A name is cut; a character is not. */
+    memset(many, 'x', sizeof many);
+    memcpy(many + RW_MAX_OBJECT_NAME - 2, "\xc3\xa4", 2);
+    many[sizeof many - 1] = 0;
+    OK(rw_win_set_name(win, many));
+    OK(rw_win_get_name(win, name, &length));
+    CHECK(length == RW_MAX_OBJECT_NAME - 2 && strspn(name, "x") == (size_t)length && name[length] == 0);
+    FAILS(rw_win_set_name(win, "a;b"), RW_ERR_ARG, "';'");
+    FAILS(rw_win_set_name(win, NULL), RW_ERR_ARG, "NULL");
+    FAILS(rw_win_set_name(win, "\xff"), RW_ERR_ARG, "UTF-8");
+    FAILS(rw_win_get_name(win, NULL, &length), RW_ERR_ARG, "NULL");
+    /* The keys that cannot change keep their values, and tell them. */
+    OK(rw_win_set_info(win, "accumulate_ops=same_op;accumulate_ordering=none;name=other;"
+                            "mpi_accumulate_granularity=64;no_locks=false;implementation=messages;"
+                            "counters=9;eager_bytes=1;check=true;unheard_of=1"));
+    OK(rw_win_get_info(win, text, sizeof text, NULL));
+    CHECK(strstr(text, "implementation=direct;no_locks=true;accumulate_ordering=none;") == text);
+    CHECK(strstr(text, "mpi_accumulate_granularity=64;eager_bytes=16384;") != NULL);
+    CHECK(strstr(text, "counters=0;check=false;accumulate_ops=same_op_no_op;name=other") != NULL);
+    CHECK(strstr(text, "unheard_of") == NULL);
+    FAILS(rw_win_lock_all(0, win), RW_ERR_RMA_SYNC, "(other)");
+    OK(rw_win_set_info(win, RW_INFO_NULL));
+    FAILS(rw_win_set_info(win, "name=third;no_locks=perhaps"), RW_ERR_INFO, "'perhaps'");
+    OK(rw_win_get_name(win, name, NULL));
+    CHECK(strcmp(name, "other") == 0);
+    OK(rw_win_set_info(win, "accumulate_ordering=raw,waw"));
+    OK(rw_win_get_info(win, text, sizeof text, NULL));
+    CHECK(strstr(text, "accumulate_ordering=rar,raw,war,waw;") != NULL);
+    /* The group. */
+    OK(rw_win_get_group(win, 2, ranks, &size));
+    CHECK(size == 1 && ranks[0] == 0 && ranks[1] == 7);
+    OK(rw_win_get_group(win, 0, NULL, &size));
+    OK(rw_win_get_group(win, 1, ranks, NULL));
+    FAILS(rw_win_get_group(win, 1, NULL, &size), RW_ERR_ARG, "NULL");
+    FAILS(rw_win_get_group(win, -1, ranks, &size), RW_ERR_COUNT, "-1");
+    OK(rw_win_free(&win));
+    FAILS(rw_win_set_name(win, "gone"), RW_ERR_WIN, "no window");
+    FAILS(rw_win_set_info(win, "name=gone"), RW_ERR_WIN, "no window");
+    FAILS(rw_win_get_group(win, 2, ranks, &size), RW_ERR_WIN, "no window");
+    FAILS(rw_win_get_attr(win, RW_WIN_SIZE, &base, &size), RW_ERR_WIN, "no window");
+    /* The checking mode goes by the promise from then on. */
+    OK(rw_win_allocate(8, 8, "check=true", &base, &win));
+    OK(rw_win_lock_all(0, win));
+    OK(rw_accumulate(&one, 1, RW_DOUBLE, 0, 0, 1, RW_DOUBLE, RW_SUM, win));
+    OK(rw_accumulate(&one, 1, RW_DOUBLE, 0, 0, 1, RW_DOUBLE, RW_MAX, win));
+    OK(rw_win_flush(0, win));
+    OK(rw_win_set_info(win, "accumulate_ops=same_op_no_op"));
+    OK(rw_accumulate(&one, 1, RW_DOUBLE, 0, 0, 1, RW_DOUBLE, RW_SUM, win));
+    FAILS(rw_accumulate(&one, 1, RW_DOUBLE, 0, 0, 1, RW_DOUBLE, RW_MAX, win), RW_ERR_RMA_CONFLICT, "same_op");
+    OK(rw_win_unlock_all(win));
+    OK(rw_win_free(&win));
+}
+
 static void looks(void)
 {
     char text[256], few[5];
@@ -164,6 +252,7 @@ static void looks(void)
     OK(rw_win_get_info(win, few, sizeof few, NULL));
     CHECK(strcmp(few, "impl") == 0);
     OK(rw_win_get_info(win, NULL, 0, &needed));
+    attributes(win, base, 24, 8, RW_WIN_FLAVOR_ALLOCATE);
     FAILS(rw_win_shared_query(win, 0, &bytes, &unit, &again), RW_ERR_RMA_SHARED, "allocate_shared");
     OK(rw_win_free(&win));
     /* Alone with memory for all. */
@@ -171,11 +260,16 @@ static void looks(void)
     OK(rw_win_shared_query(win, RW_PROC_NULL, &bytes, &unit, &again));
     CHECK(base != NULL && again == base && bytes == 24 && unit == 8);
     OK(rw_win_shared_query(win, 0, NULL, NULL, NULL));
+    attributes(win, base, 24, 8, RW_WIN_FLAVOR_SHARED);
     FAILS(rw_win_shared_query(win, 1, &bytes, &unit, &again), RW_ERR_RANK, "no rank 1");
     FAILS(rw_win_shared_query(win, -2, &bytes, &unit, &again), RW_ERR_RANK, "-2");
     OK(rw_win_free(&win));
+    OK(rw_win_create_dynamic(NULL, &win));
+    attributes(win, NULL, 0, 1, RW_WIN_FLAVOR_DYNAMIC);
+    OK(rw_win_free(&win));
     /* A window of nothing. */
     OK(rw_win_create(NULL, 0, 1, NULL, &win));
+    attributes(win, NULL, 0, 1, RW_WIN_FLAVOR_CREATE);
     OK(rw_win_fence(0, win));
     OK(rw_put(NULL, 0, RW_BYTE, 0, 0, 0, RW_BYTE, win));
     OK(rw_win_fence(0, win));
@@ -202,6 +296,7 @@ int main(void)
         large(infos[at]);
     }
     looks();
+    changes();
     OK(rw_finalize());
     puts("ok");
     return 0;

@@ -81,7 +81,7 @@ static void handles(void)
     type = RW_INT;
     FAILS(rw_type_free(&type), RW_ERR_TYPE, "predefined");
     FAILS(rw_type_contiguous(3, old_type, &type), RW_ERR_TYPE, "no datatype");
-    FAILS(rw_type_contiguous(3, RW_PREDEFINED(20), &type), RW_ERR_TYPE, "no datatype");
+    FAILS(rw_type_contiguous(3, RW_PREDEFINED(22), &type), RW_ERR_TYPE, "no datatype");
     FAILS(rw_wait(&request), RW_ERR_REQUEST, "no request");
     FAILS(rw_test(&request, &flag), RW_ERR_REQUEST, "no request");
     FAILS(rw_waitall(1, &request), RW_ERR_REQUEST, "no request");

@@ -40,6 +40,29 @@ static void rings(void)
     free(mine);
 }
 
+/* Everybody tells everybody, by the group of the window. */
+static void groups(void)
+{
+    enum { MOST = 64 };
+    int ranks[MOST], count = 0, at;
+    int64_t *base, own = rank + 1;
+    rw_win win;
+    OK(rw_win_allocate(size * sizeof *base, sizeof *base, info, &base, &win));
+    OK(rw_win_get_group(win, MOST, ranks, &count));
+    CHECK(count == size);
+    for (at = 0; at < size; at++)
+        CHECK(ranks[at] == at);
+    OK(rw_win_post(count, ranks, 0, win));
+    OK(rw_win_start(count, ranks, 0, win));
+    for (at = 0; at < size; at++)
+        OK(rw_put(&own, 1, RW_INT64, ranks[at], rank, 1, RW_INT64, win));
+    OK(rw_win_complete(win));
+    OK(rw_win_wait(win));
+    for (at = 0; at < size; at++)
+        CHECK(base[at] == at + 1);
+    OK(rw_win_free(&win));
+}
+
 /* A matrix that lies by rows here is put by columns there. */
 static void transposed(void)
 {
@@ -437,6 +460,7 @@ int main(int argc, char **argv)
     right = (rank + 1) % size;
     left = (rank + size - 1) % size;
     rings();
+    groups();
     transposed();
     locks();
     accumulates();

@@ -123,6 +123,101 @@ static void pairs(void)
     OK(rw_win_free(&win));
 }
 
+/* Types of 10,000 blocks at uneven distances, as indexed type and as struct, on both sides of all operations. */
+static void uneven(const char *info)
+{
+    enum { BLOCKS = 10000, WORDS = 4 * BLOCKS };
+    static rw_count lengths[BLOCKS];
+    static rw_aint at[BLOCKS], bytes[BLOCKS];
+    static rw_type of[BLOCKS];
+    static int own[WORDS], back[WORDS];
+    int *base, each, word, many = 0;
+    rw_type there, here;
+    rw_request request;
+    rw_count size;
+    rw_win win;
+    for (each = 0; each < BLOCKS; each++) {
+        lengths[each] = 1 + each % 2;
+        at[each] = 4 * each + each % 3 % 2;
+        bytes[each] = (4 * (BLOCKS - 1 - each) + each % 2) * (rw_aint)sizeof(int);
+        of[each] = RW_INT;
+        many += (int)lengths[each];
+    }
+    OK(rw_type_indexed(BLOCKS, lengths, at, RW_INT, &there));
+    /* As many words, the last ones first. */
+    OK(rw_type_create_struct(BLOCKS, lengths, bytes, of, &here));
+    OK(rw_type_size(here, &size));
+    CHECK(size == (rw_count)many * (rw_count)sizeof(int));
+    OK(rw_win_allocate(WORDS * sizeof(int), sizeof(int), info, &base, &win));
+    for (word = 0; word < WORDS; word++)
+        own[word] = 3 * word + 1;
+    OK(rw_win_lock(RW_LOCK_EXCLUSIVE, 0, 0, win));
+#define EACH(condition)                                                                \
+    for (each = 0; each < BLOCKS; each++)                                              \
+        for (word = 0; word < lengths[each]; word++) {                                 \
+            const int sent = own[bytes[each] / (rw_aint)sizeof(int) + word];           \
+            const int found = base[at[each] + word];                                   \
+            const int came = back[bytes[each] / (rw_aint)sizeof(int) + word];          \
+            (void)came;                                                                \
+            CHECK(condition);                                                          \
+        }
+    OK(rw_put(own, 1, here, 0, 0, 1, there, win));
+    OK(rw_win_flush(0, win));
+    EACH(found == sent);
+    OK(rw_accumulate(own, 1, here, 0, 0, 1, there, RW_SUM, win));
+    OK(rw_accumulate(own, 1, here, 0, 0, 1, there, RW_SUM, win));
+    OK(rw_get(back, 1, here, 0, 0, 1, there, win));
+    OK(rw_win_flush(0, win));
+    EACH(found == 3 * sent);
+    OK(rw_get_accumulate(own, 1, here, back, 1, here, 0, 0, 1, there, RW_REPLACE, win));
+    OK(rw_win_flush(0, win));
+    EACH(found == sent && came == 3 * sent);
+    OK(rw_rput(own, 1, here, 0, 0, 1, there, win, &request));
+    OK(rw_wait(&request));
+    OK(rw_raccumulate(own, 1, here, 0, 0, 1, there, RW_SUM, win, &request));
+    OK(rw_wait(&request));
+    OK(rw_rget_accumulate(NULL, 0, RW_INT, back, 1, here, 0, 0, 1, there, RW_NO_OP, win, &request));
+    OK(rw_wait(&request));
+    EACH(found == 2 * sent && came == 2 * sent);
+    OK(rw_accumulate(own, 1, here, 0, 0, 1, there, RW_REPLACE, win));
+    OK(rw_win_flush(0, win));
+    OK(rw_rget(back, 1, here, 0, 0, 1, there, win, &request));
+    OK(rw_wait(&request));
+    EACH(found == sent && came == sent);
+#undef EACH
+    /* Words between the blocks stayed. */
+    for (each = 0; each < BLOCKS; each++)
+        CHECK(base[4 * each + 3] == 0);
+    /* One that ends beyond the window has put nothing. */
+    own[0] = 77;
+    OK(rw_put(own, many, RW_INT, 0, 4, 1, there, win));
+    FAILS(rw_win_flush(0, win), RW_ERR_RMA_RANGE, "refused a put");
+    CHECK(base[4] == 0 && base[at[1]] == own[bytes[1] / (rw_aint)sizeof(int)]);
+    OK(rw_win_unlock(0, win));
+    OK(rw_type_free(&there));
+    OK(rw_type_free(&here));
+    OK(rw_win_free(&win));
+}
+
+/* More blocks than a type may have. */
+static void too_many(void)
+{
+    enum { BLOCKS = (1 << 20) + 1 };
+    rw_aint *at = (rw_aint *)malloc(BLOCKS * sizeof *at), each;
+    rw_type type = RW_TYPE_NULL;
+    rw_count size;
+    CHECK(at != NULL);
+    for (each = 0; each < BLOCKS; each++)
+        at[each] = 2 * each;
+    FAILS(rw_type_indexed_block(BLOCKS, 1, at, RW_INT, &type), RW_ERR_TYPE, "more than 1048576 pieces");
+    CHECK(type == RW_TYPE_NULL);
+    OK(rw_type_indexed_block(BLOCKS - 1, 1, at, RW_INT, &type));
+    OK(rw_type_size(type, &size));
+    CHECK(size == 4 << 20);
+    OK(rw_type_free(&type));
+    free(at);
+}
+
 /* MPI's other names. */
 static void names(void)
 {
@@ -154,7 +249,16 @@ static void names(void)
 
 int main(void)
 {
+    static const char *const infos[3] = {
+        "implementation=direct",
+        "implementation=messages",
+        "implementation=direct_accumulate_at_origin",
+    };
+    int at;
     OK(rw_init());
+    for (at = 0; at < 3; at++)
+        uneven(infos[at]);
+    too_many();
     names();
     sizes();
     columns();

@@ -4,8 +4,10 @@ use super::*;
 
 /// One of each kind, with data behind those that have some.
 fn all() -> Vec<Item> {
-    let whole = Place { address: -7, layout: None, count: 24, from: 0, bytes: 24 };
-    let part = Place { address: 1 << 40, layout: Some(3), count: 9, from: 16, bytes: 8 };
+    let whole = Place { address: -7, layout: None, count: 24, from: 0, bytes: 24, whole: None };
+    let section = Some((-9, 1 << 50));
+    let part =
+        Place { address: 1 << 40, layout: Some(3), count: 9, from: 16, bytes: 8, whole: section };
     let (window, token, fetch) = (7, u64::MAX, 1 << 33);
     let here = Wanted { fetch, apart: None };
     let apart = Wanted { fetch, apart: Some(5) };
@@ -126,7 +128,7 @@ fn what_makes_no_sense_is_told_in_words() {
         message(vec![Item::Lock { window: 1, kind: LockKind::Shared, rides: true }]);
     lock[5] = 4;
     assert_eq!(read(&lock), Err("a lock has unknown flags"));
-    let place = Place { address: 0, layout: None, count: 8, from: 0, bytes: 0 };
+    let place = Place { address: 0, layout: None, count: 8, from: 0, bytes: 0, whole: None };
     let (put, _) = message(vec![Item::Put { window: 1, place, data: Data::None }]);
     assert_eq!(read(&put), Err("a place has no bytes, or ends beyond all addresses"));
 }
