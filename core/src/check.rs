@@ -204,6 +204,9 @@ impl Core {
         let staged = self.incoming.iter().filter(staged).count() + waiting;
         assert_eq!(self.copies_staged as usize, staged, "copies of spans that are staged");
         assert!(u64::from(self.copies_staged) <= self.copies_max(), "{staged} copies are staged");
+        let apart = |it: &&Incoming| matches!(it.kind, IncomingKind::Apart { .. });
+        let apart = self.incoming.iter().filter(apart).map(|it| u64::from(it.payload_bytes));
+        assert_eq!(self.apart_bytes, apart.sum::<u64>(), "bytes that are verified apart");
         for (id, operation) in self.operations.iter() {
             if let Kind::Send(state) = &operation.kind
                 && let SendStage::Eager { link } = state.stage

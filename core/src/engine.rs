@@ -52,6 +52,8 @@ pub struct Core {
     pub(crate) put_here: Option<(PeerId, PutFrame, u32)>,
     /// Buffers with copies of spans, until the copies are at their places.
     pub(crate) copies_staged: u32,
+    /// Bytes of puts that are staged until they are verified.
+    pub(crate) apart_bytes: u64,
     pub(crate) assemblies: Slots<Assembly>,
     pub(crate) outputs: Outputs,
     /// Peers that are told of applied operations once all outputs were taken.
@@ -114,6 +116,7 @@ impl Core {
             placing_whole: false,
             put_here: None,
             copies_staged: 0,
+            apart_bytes: 0,
             assemblies: Slots::with_limit(ORDERS_MAX),
             outputs: Outputs::new(),
             marks: Marks::default(),

@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 mod asserts;
+#[doc(hidden)]
+pub mod attack;
 mod check;
 mod claims;
 pub mod conflict;

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
+use ropewalk_base::descriptor::Descriptor;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
@@ -105,17 +106,19 @@ fn operation(random: &mut Random) -> Vec<u8> {
     let kind = 2 + below(random, 4);
     let mut item = vec![kind, 0, 0, 0, 0];
     match kind {
-        4 => item.extend([1 + below(random, 19), 1 + below(random, 14), below(random, 2)]),
-        5 => item.push(1 + below(random, 19)),
+        4 => item.extend([1 + below(random, 21), 1 + below(random, 14), below(random, 2)]),
+        5 => item.push(1 + below(random, 21)),
         _ => {}
     }
     let fetches = kind == 3 || kind == 5 || kind == 4 && item[7] == 1;
-    let is_part = below(random, 4) == 0;
-    item.push(if is_part { 2 } else { 0 });
+    let [is_typed, is_part, is_section] = [2, 2, 8].map(|of| below(random, of) == 0);
+    item.push(u8::from(is_typed) | u8::from(is_part) << 1 | u8::from(is_section) << 2);
     item.extend(number(random));
     item.extend(number(random));
-    if is_part {
-        item.extend(number(random));
+    if is_typed {
+        item.push(below(random, 3));
+    }
+    for _ in 0..2 * (u8::from(is_part) + u8::from(is_section)) {
         item.extend(number(random));
     }
     if kind == 5 {
@@ -135,11 +138,33 @@ fn operation(random: &mut Random) -> Vec<u8> {
     item
 }
 
+/// A type for a place of the table: one that is sound, mostly, with any offsets and strides.
+fn layout(random: &mut Random, slot: u8) -> Vec<u8> {
+    let any = |random: &mut Random| u64::from_le_bytes(number(random)) as i64;
+    let mut sound = Descriptor::contiguous(1 + random.next_u64() % 9).expect("it is short");
+    for _ in 0..random.next_u64() % 4 {
+        let (count, stride) = (random.next_u64() % 5, any(random));
+        sound = sound.repeated(count, stride).unwrap_or(sound);
+        let by = any(random);
+        sound = Descriptor::joined(&[(0, &sound), (by, &sound)]).unwrap_or(sound);
+        sound = sound.clone().resized(any(random)).unwrap_or(sound);
+    }
+    let mut bytes = sound.encode();
+    if random.next_u64().is_multiple_of(16) {
+        let at = random.next_u64() as usize % bytes.len();
+        bytes[at] ^= 1 << (random.next_u64() % 8);
+    }
+    let head = [1, 0, 0, 0, 0, slot];
+    [&head[..], &(bytes.len() as u32).to_le_bytes(), &bytes].concat()
+}
+
 #[test]
 fn operations_with_any_numbers_are_refused_or_executed_and_break_nothing() {
     let mut random = Random::from_seed(1);
     for _ in 0..60 {
-        let messages: Vec<Vec<u8>> = (0..10).map(|_| operation(&mut random)).collect();
+        let types = (0..3).map(|slot| layout(&mut random, slot)).collect::<Vec<_>>();
+        let operations = (0..10).map(|_| operation(&mut random));
+        let messages: Vec<Vec<u8>> = types.into_iter().chain(operations).collect();
         let send = |send: &dyn Fn(u64, &[u8])| {
             messages.iter().for_each(|it| send(1, it));
             // The last word makes no sense, whatever came before.

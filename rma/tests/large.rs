@@ -34,7 +34,7 @@ fn both_ways(scheme: &'static str, implementation: Implementation) {
             std::process::abort();
         }
     });
-    let setup = Setup { scheme, implementation, eager_bytes: 16 << 10, map_memory: false };
+    let setup = Setup { scheme, implementation, eager_bytes: 16 << 10, map_memory: false, seed: 0 };
     ranks(setup, 2, |own| {
         let other = own.rank ^ 1;
         let window = own.window(GIB + 8);

@@ -18,6 +18,7 @@ const SHM: Setup = Setup {
     implementation: Implementation::Direct,
     eager_bytes: 16 << 10,
     map_memory: true,
+    seed: 0,
 };
 
 fn put(window: &Window, to: u32, at: u64, value: u64) {

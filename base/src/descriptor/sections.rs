@@ -24,7 +24,7 @@ pub enum Section {
 }
 
 impl Descriptor {
-    /// Whether it may travel as it is: whoever uses another one has to send its sections.
+    /// Whether it may travel as it is. Of another one the sections travel.
     pub fn may_travel(&self) -> bool {
         self.shape.nodes().len() <= NODES_MAX
     }

@@ -46,8 +46,7 @@ pub struct Run {
     pub times: u64,
 }
 
-/// The bytes of instances in order, as few runs: whoever copies them has a plain loop for each. Neighbours that touch may be
-/// two pieces here.
+/// The bytes of instances in order, as few runs: a copy of each is a plain loop. Neighbours that touch may be two pieces here.
 #[derive(Debug, Clone)]
 pub struct Runs<'a> {
     walk: Walk<'a>,

@@ -505,26 +505,28 @@ unsafe fn each<T: Copy>(parts: Parts, count: usize, combine: impl Fn(T, T) -> T)
         return;
     }
     let mut space = [const { MaybeUninit::<u64>::uninit() }; 2 * BLOCK / 8];
-    let (place, own) = space.split_at_mut(BLOCK / 8);
-    let (place, own) = (place.as_mut_ptr().cast::<T>(), own.as_mut_ptr().cast::<T>());
+    let (place, copy) = space.split_at_mut(BLOCK / 8);
+    let (place, copy) = (place.as_mut_ptr().cast::<T>(), copy.as_mut_ptr().cast::<T>());
     let most = BLOCK / bytes;
     let mut done = 0;
     while done < count {
         let many = most.min(count - done);
         let (at, long) = (done * bytes, many * bytes);
         // SAFETY: as the caller vouches; both halves of the space are aligned for any element, have room for a block, and
-        // are written before they are read.
+        // are written before they are read. The source may lie at any address.
         unsafe {
             let memory = target.as_mut_ptr().add(at);
+            let mut own = source.as_mut_ptr().add(at).cast::<T>();
             ptr::copy_nonoverlapping(memory, place.cast::<u8>(), long);
-            ptr::copy_nonoverlapping(source.as_mut_ptr().add(at), own.cast::<u8>(), long);
             if let Some(result) = result {
+                // It may be the source.
+                ptr::copy_nonoverlapping(own.cast::<u8>(), copy.cast::<u8>(), long);
                 ptr::copy_nonoverlapping(place.cast::<u8>(), result.as_mut_ptr().add(at), long);
+                own = copy;
             }
             let values = std::slice::from_raw_parts_mut(place, many);
-            let others = std::slice::from_raw_parts(own, many);
-            for (value, other) in values.iter_mut().zip(others) {
-                *value = combine(*value, *other);
+            for (index, value) in values.iter_mut().enumerate() {
+                *value = combine(*value, own.add(index).read_unaligned());
             }
             ptr::copy_nonoverlapping(place.cast::<u8>(), memory, long);
         }

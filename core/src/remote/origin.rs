@@ -106,6 +106,7 @@ impl Core {
 
     fn start_access(&mut self, id: OperationId) {
         let Core { operations, peers, rails, .. } = self;
+        let is_receive = !operations.is_access(id);
         let Some(state) = operations.access_mut(id) else { return };
         let (is_get, is_put) = match state.access.action {
             Action::Get => (!state.is_strided(), false),
@@ -115,7 +116,9 @@ impl Core {
         };
         let Some(peer) = peers.get_mut(state.access.peer) else { return };
         let (Some(link), Some(session)) = (peer.link(), peer.session.as_mut()) else { return };
-        let by_rail = !state.is_strided() && state.goes_by_rail(session, link, rails);
+        // Nobody writes to a message meanwhile, and a receive has no other way where its peer is foreign.
+        let may_tear = !is_receive && state.is_word();
+        let by_rail = !state.is_strided() && !may_tear && state.goes_by_rail(session, link, rails);
         let forgets = self.config.plant == Plant::TokenPassesGet;
         state.unnumbered = (is_get || by_rail) && !forgets;
         session.accesses.begin(state);
@@ -286,8 +289,7 @@ impl Core {
 
 impl AccessState {
     /// Whether a rail reads or writes by itself for it. A rail's write that breaks off with its link may have happened;
-    /// frames of a session that goes on happen once. No rail says whether its copy of a word is one load and one store (the
-    /// kernel's is a string operation), so words go by frames (P13).
+    /// frames of a session that goes on happen once.
     pub(in crate::remote) fn goes_by_rail(
         &self,
         session: &Session,
@@ -299,10 +301,11 @@ impl AccessState {
             Action::Put if session.reliable.is_none() => Direction::Put,
             _ => return false,
         };
-        !self.by_frames && !self.is_word() && rails.does(link, direction)
+        !self.by_frames && rails.does(link, direction)
     }
 
-    /// Whether it is about one aligned word, of which nobody may see a half.
+    /// Whether it is about one aligned word, of which nobody may see a half (P13). No rail says whether its copy of a word is one
+    /// load and one store (the kernel's is a string operation), so words go by frames.
     fn is_word(&self) -> bool {
         let len = self.access.local.len;
         let is_aligned = |offset: u64| offset.is_multiple_of(len);

@@ -3,6 +3,7 @@
 //!
 //! Invariant: the random numbers alone determine the messages.
 
+use ropewalk_base::descriptor::Descriptor;
 use ropewalk_base::random::Random;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::election::{Answer, Ballot};
@@ -44,6 +45,8 @@ const MAKERS: &[(&str, Make)] = &[
     ("standby_result", message::<StandbyResult<'_>>),
     ("handover_frame", handover_frame),
     ("handover_state", message::<handover::State>),
+    ("descriptor", descriptor),
+    ("window_message", window_message),
 ];
 
 /// Valid inputs for a target; none if nothing is made for it.
@@ -84,6 +87,57 @@ fn handover_frame(random: &mut Random) -> Vec<u8> {
     };
     let head = handover::FrameHead::of(kind, &body).encode();
     [&head.expect("it is short")[..], &body].concat()
+}
+
+/// A datatype with loops in loops, and neighbours with gaps.
+fn descriptor(random: &mut Random) -> Vec<u8> {
+    let mut shape = Descriptor::contiguous(1 + random.below(9)).expect("it is short");
+    for _ in 0..random.below(5) {
+        let (count, stride) = (1 + random.below(5), random.below(200) as i64 - 60);
+        shape = shape.repeated(count, stride).expect("it is near");
+        let by = random.below(1000) as i64 - 200;
+        shape = Descriptor::joined(&[(0, &shape), (by, &shape)]).expect("it is near");
+        shape = shape.resized(random.below(2000) as i64 - 500).expect("it is near");
+    }
+    shape.encode()
+}
+
+/// Items of windows: a type, operations with it, and tokens.
+fn window_message(random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..1 + random.below(4) {
+        let kind = [1, 2, 3, 4, 6, 7, 8, 9, 10, 13, 20, 21, 30][random.below(13) as usize];
+        bytes.extend([kind, 1, 0, 0, 0]);
+        match kind {
+            1 => {
+                let shape = descriptor(random);
+                bytes.push(random.below(16) as u8);
+                bytes.extend((shape.len() as u32).to_le_bytes());
+                bytes.extend(shape);
+            }
+            2..=4 => {
+                let flags = random.below(8) as u8;
+                if kind == 4 {
+                    bytes.extend([1 + random.below(21) as u8, 1 + random.below(14) as u8, 0]);
+                }
+                bytes.push(flags);
+                bytes.extend((0..16).map(|at| u8::from(at % 8 == 0)));
+                bytes.extend((flags & 1 > 0).then_some(3));
+                bytes.extend(vec![0; 16 * usize::from(flags >> 1 & 1)]);
+                bytes.extend(vec![0; 16 * usize::from(flags >> 2)]);
+                match kind {
+                    3 => bytes.extend([7, 0, 0, 0, 0, 0, 0, 0, 0]),
+                    _ => bytes.extend([1, 1, 0, 0, 0, 9]),
+                }
+            }
+            6 => bytes.push(random.below(4) as u8),
+            7 | 8 | 20 => bytes.extend([5; 8]),
+            13 => bytes.extend([0; 4]),
+            30 => bytes.push(30),
+            _ => {}
+        }
+    }
+    bytes
 }
 
 fn call_head(random: &mut Random) -> Vec<u8> {

@@ -3,6 +3,7 @@
 //! Each target makes two demands of a decoder. It does not panic on any bytes. Every value that it accepts survives a
 //! round trip: encoded and decoded again, the value is the same.
 
+use ropewalk_base::descriptor::{Descriptor, Piece, Run};
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use ropewalk_base::verb::Header;
 use ropewalk_data::attack as notes;
@@ -160,6 +161,10 @@ pub const TARGETS: &[(&str, Target)] = &[
     }),
     ("capability", ropewalk_rpc::trust::attack::capability),
     ("map", map),
+    ("descriptor", descriptor),
+    ("window_message", |bytes| {
+        ropewalk_rma::attack::message(bytes);
+    }),
     ("meta_dump", meta_dump),
 ];
 
@@ -205,6 +210,38 @@ fn map(bytes: &[u8]) {
             let first = map.first(group);
             assert!(first.is_some() || !map.covers(&pool), "{group:?} has no server");
             assert!(first.is_none_or(|first| map.has(&pool, first)));
+        }
+    }
+}
+
+/// A datatype of a peer's. Its pieces lie within its bounds, and are those of its runs, from wherever the walk begins.
+fn descriptor(bytes: &[u8]) {
+    /// A walk may have more pieces than anybody has time for.
+    const PIECES: usize = 300;
+    let Ok(shape) = Descriptor::decode(bytes) else { return };
+    assert_eq!(Descriptor::decode(&shape.encode()).as_ref(), Ok(&shape), "the journey changes it");
+    for count in [1, 3, u64::MAX] {
+        let Some(bounds) = shape.bounds(count) else { continue };
+        shape.is_plainly_apart(count);
+        let all = shape.len() * count;
+        for from in [0, 1, all / 2, all.saturating_sub(1), all, u64::MAX] {
+            let pieces: Vec<Piece> = shape.pieces(count, from).take(PIECES).collect();
+            let lies_inside =
+                |it: &Piece| it.offset >= bounds.start && it.offset + it.bytes as i64 <= bounds.end;
+            assert!(pieces.iter().all(lies_inside), "{count} from {from}");
+            let turn = |run: Run| {
+                (0..run.times).map(move |turn| (run.offset + turn as i64 * run.stride, run.bytes))
+            };
+            let mut runs = shape.runs(count, from).take(PIECES).flat_map(turn);
+            for piece in &pieces[..pieces.len().min(PIECES / 2)] {
+                let (mut at, end) = (piece.offset, piece.offset + piece.bytes as i64);
+                while at < end {
+                    // The last run may be cut off by our limit.
+                    let Some((offset, bytes)) = runs.next() else { break };
+                    assert_eq!(offset, at, "{count} from {from}");
+                    at += bytes as i64;
+                }
+            }
         }
     }
 }

@@ -82,11 +82,23 @@ impl Engine {
         self.batch.add(followed, patient);
         let link = self.core.frame().link;
         let checked = self.checked(link);
+        if checked == Checked::HeaderAndPayload {
+            self.copy_exposed();
+        }
         let frame = self.core.frame();
         let token = frame.token;
         let Some(rail) = self.rails.of_mut(link) else { return self.loop_frame() };
         let answer = hand_over(rail, frame, checked, followed, &self.buffers);
         self.core.ordered(token, answer);
+    }
+
+    /// Bytes of exposed memory may change between their checksum and their way: those of a frame that does not come again are
+    /// copied first, if there is room.
+    fn copy_exposed(&mut self) {
+        let payload = self.core.exposed_payload().filter(|it| !self.buffers.is_fleeting(*it));
+        if let Some(buffer) = payload.and_then(|payload| self.copy_of(payload)) {
+            self.core.payload_copied(buffer);
+        }
     }
 
     /// Gives the frame of a message that leaves at once to its rail.

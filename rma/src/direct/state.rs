@@ -182,8 +182,8 @@ pub(crate) struct Lane {
     pub rounds: Vec<Weak<Round>>,
     /// The reduction that is under way here; the queue waits for it.
     pub reducing: Option<Box<Reducing>>,
-    /// A reduction has begun that may end at once, since its target is this rank: what is behind it goes on by the loop that began it,
-    /// not by a call within a call for each.
+    /// A reduction has begun that may end at once, since its target is this rank: the loop that began it goes on with the queue, so that
+    /// calls do not lie within each other.
     pub is_beginning: bool,
     /// Operations that the target may not have applied, and those of them that have memory of the user's, or results.
     pub under_way: u32,

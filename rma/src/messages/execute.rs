@@ -144,16 +144,29 @@ impl Hub {
 
     fn lock(&mut self, rank: u32, window: u32, kind: LockKind, rides: bool) -> Step {
         match self.window(window).locks.ask(rank, kind) {
-            Ok(true) if !rides => self.tell(rank, &Item::Granted { window }),
+            Ok(true) => {
+                self.tell_of_death(window, rank);
+                if !rides {
+                    self.tell(rank, &Item::Granted { window });
+                }
+            }
             Ok(false) if rides => return Step::Parks,
-            Ok(_) => {}
+            Ok(false) => {}
             Err(why) => self.lose(rank, Loss::Protocol(why)),
         }
         Step::Done
     }
 
+    /// A rank has the lock: it hears whether another one died with it (R18).
+    fn tell_of_death(&mut self, window: u32, rank: u32) {
+        if self.window(window).locks.tells_of_death() {
+            self.refuse(rank, Refused { window, ..Refused::of(Reason::OwnerDied) });
+        }
+    }
+
     /// A rank has the lock for which it waited.
     pub fn granted(&mut self, window: u32, rank: u32) {
+        self.tell_of_death(window, rank);
         match self.window(window).parked.remove(&rank) {
             Some(works) => {
                 self.inbound[rank as usize].works.extend(works);

@@ -185,7 +185,7 @@ impl Hub {
     pub fn progress(&mut self) -> bool {
         let tried = self.try_locks_again();
         for turn in 0..TURNS_MAX {
-            // One pass in all: who waits for an answer that has just come would wait for a look at the rails, too.
+            // One pass in all: an answer that has just come does not wait for one more look at the rails.
             let mut more = self.mail.poll(turn == 0);
             while let Some(event) = self.mail.next() {
                 self.handle(event);
@@ -195,6 +195,10 @@ impl Hub {
             self.advance_all();
             self.send_replies();
             if !more {
+                // What was posted meanwhile may wait in a batch for the next pass.
+                if turn > 0 && !self.posted.is_empty() {
+                    self.mail.endpoint().progress();
+                }
                 return turn > 0 || tried;
             }
         }
@@ -403,16 +407,10 @@ impl Hub {
             let state = self.window(window);
             let parked = state.parked.remove(&rank).unwrap_or_default();
             let left = state.queues[rank as usize].abandon();
-            let (granted, died) = state.locks.forget(rank);
+            let granted = state.locks.forget(rank);
             parked.into_iter().for_each(|work| self.release(work.message));
             self.left_apart(left);
-            for (number, next) in granted.into_iter().enumerate() {
-                if died && number == 0 {
-                    let reason = Reason::OwnerDied;
-                    self.refuse(next, Refused { window, ..Refused::of(reason) });
-                }
-                self.granted(window, next);
-            }
+            granted.into_iter().for_each(|next| self.granted(window, next));
         }
     }
 

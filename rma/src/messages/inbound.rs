@@ -201,7 +201,8 @@ impl Hub {
             Some(slot) => {
                 let known = state.origins[rank as usize].types.get(usize::from(slot));
                 let shape = known.and_then(Option::as_ref).ok_or(refused(Reason::Type))?;
-                let bounds = shape.bounds(place.count).ok_or(outside(address, i128::MAX))?;
+                let far = || outside(address, address + i128::from(i64::MAX));
+                let bounds = shape.bounds(place.count).ok_or_else(far)?;
                 let total = i128::from(shape.len()) * i128::from(place.count);
                 (address + i128::from(bounds.start), address + i128::from(bounds.end), total)
             }

@@ -13,6 +13,8 @@ pub(crate) struct Locks {
     holders: Vec<u32>,
     is_exclusive: bool,
     waiting: VecDeque<(u32, LockKind)>,
+    /// A rank died with it; the next one to have it is told.
+    died: bool,
 }
 
 impl Locks {
@@ -56,15 +58,19 @@ impl Locks {
         Ok(self.grant())
     }
 
-    /// A rank is lost. Gives those who have the lock now, and whether the lost one held it alone.
-    pub fn forget(&mut self, rank: u32) -> (Vec<u32>, bool) {
+    /// A rank is lost. Gives those who have the lock now.
+    pub fn forget(&mut self, rank: u32) -> Vec<u32> {
         self.waiting.retain(|(other, _)| *other != rank);
-        let held = self.holders.iter().position(|other| *other == rank);
-        let was_alone = held.is_some() && self.is_exclusive;
-        if let Some(held) = held {
+        if let Some(held) = self.holders.iter().position(|other| *other == rank) {
             self.holders.swap_remove(held);
+            self.died = true;
         }
-        (self.grant(), was_alone)
+        self.grant()
+    }
+
+    /// Whether the rank that has the lock now is to be told that one died with it.
+    pub fn tells_of_death(&mut self) -> bool {
+        std::mem::take(&mut self.died)
     }
 
     fn grant(&mut self) -> Vec<u32> {
@@ -122,8 +128,13 @@ mod tests {
         assert_eq!(locks.ask(1, EXCLUSIVE), Ok(true));
         assert_eq!(locks.ask(2, EXCLUSIVE), Ok(false));
         assert_eq!(locks.ask(3, SHARED), Ok(false));
-        assert_eq!(locks.forget(2), (vec![], false));
-        assert_eq!(locks.forget(1), (vec![3], true));
-        assert_eq!(locks.forget(3), (vec![], false));
+        assert_eq!(locks.forget(2), []);
+        assert!(!locks.tells_of_death());
+        assert_eq!(locks.forget(1), [3]);
+        assert!(locks.tells_of_death() && !locks.tells_of_death());
+        // Nobody waits: whoever asks next is told.
+        assert_eq!(locks.forget(3), []);
+        assert_eq!(locks.ask(4, EXCLUSIVE), Ok(true));
+        assert!(locks.tells_of_death());
     }
 }

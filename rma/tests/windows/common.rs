@@ -23,6 +23,8 @@ pub struct Setup {
     pub implementation: Implementation,
     pub eager_bytes: u32,
     pub map_memory: bool,
+    /// Of the chances of a network with faults.
+    pub seed: u64,
 }
 
 impl Setup {
@@ -82,7 +84,7 @@ fn endpoint(setup: Setup, faulty: Option<&Faulty>) -> Endpoint {
 pub fn ranks(setup: Setup, size: u32, work: impl Fn(&Rank) + Sync) {
     let addresses = Mutex::new(vec![Vec::new(); size as usize]);
     let (all_here, all_done) = (Barrier::new(size as usize), Barrier::new(size as usize));
-    let faulty = setup.is_faulty().then(|| Faulty::of(setup.scheme));
+    let faulty = setup.is_faulty().then(|| Faulty::of(setup.scheme, setup.seed));
     let ended = AtomicU64::new(0);
     let run = |rank: u32| {
         let endpoint = endpoint(setup, faulty.as_ref());

@@ -1,5 +1,6 @@
 //! Wrong calls, refusals of targets, and ranks that are lost.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::error::Class;
@@ -282,7 +283,7 @@ pub fn ranks_that_make_different_windows_are_told(setup: Setup) {
 }
 
 pub fn a_rank_that_is_lost_ends_the_epochs_that_wait_for_it(setup: Setup) {
-    let begin = Instant::now();
+    let (begin, told) = (Instant::now(), AtomicU32::new(0));
     ranks(setup, 4, |own| {
         let window = own.window(8);
         let other = own.window(8);
@@ -305,13 +306,13 @@ pub fn a_rank_that_is_lost_ends_the_epochs_that_wait_for_it(setup: Setup) {
             assert!(text.contains(told) || text.contains("rank 3 is lost, as other"), "{text}");
             assert_eq!(error.class(), Class::Peer);
         };
-        // Its lock goes to the next one, who is told.
+        // Its lock goes to the next one, who is told, and to nobody else.
         window.lock(LockKind::Exclusive, 0, NONE).unwrap();
         put(&window, 0, 0, u64::from(own.rank)).unwrap();
-        let unlocked = window.unlock(0);
-        if let Err(error) = &unlocked {
+        if let Err(error) = window.unlock(0) {
             let text = error.to_string();
             assert!(text.contains("a lock whose last holder died"), "{text}");
+            told.fetch_add(1, Ordering::SeqCst);
         }
         // Those who are left go on.
         other.lock(LockKind::Shared, (own.rank + 1) % 3, NONE).unwrap();
@@ -326,4 +327,5 @@ pub fn a_rank_that_is_lost_ends_the_epochs_that_wait_for_it(setup: Setup) {
         assert_eq!(other.cells().load::<u64>(0), Some(9));
         assert!(begin.elapsed() < Duration::from_secs(30));
     });
+    assert_eq!(told.into_inner(), 1, "one rank hears that the holder died");
 }

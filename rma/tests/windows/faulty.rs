@@ -1,10 +1,9 @@
 //! A network in memory that loses, doubles and reorders frames, or cuts links.
 //!
-//! Ranks are threads, so a run is not the same twice; the histories of `net` are (`net/tests/histories.rs`). `ROPEWALK_SEED`
-//! chooses the chances of the network.
+//! Ranks are threads, so a run is not the same twice; the histories of `net` are (`net/tests/histories.rs`). A seed chooses
+//! the chances of the network.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::ids::ClusterId;
@@ -35,10 +34,7 @@ pub struct Faulty {
 
 impl Faulty {
     /// The network of one of these schemes.
-    pub fn of(scheme: &str) -> Faulty {
-        static RUNS: AtomicU64 = AtomicU64::new(0);
-        let chosen = std::env::var("ROPEWALK_SEED").ok().and_then(|text| text.parse().ok());
-        let seed = chosen.unwrap_or_else(|| RUNS.fetch_add(1, Ordering::Relaxed));
+    pub fn of(scheme: &str, seed: u64) -> Faulty {
         let network = SimNetwork::new(seed);
         let mut path = Path { latency: ROUND, jitter: ROUND, ..Path::default() };
         if scheme == LOSES {

@@ -12,6 +12,9 @@ mod notices;
 mod synchronisation;
 mod transfers;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::{Duration, Instant};
+
 use common::{Setup, faulty};
 use ropewalk_rma::{Asserts, Datatype, Element, Implementation, Operator, Source, Target};
 
@@ -20,6 +23,7 @@ const TCP: Setup = Setup {
     implementation: Implementation::Messages,
     eager_bytes: 16 << 10,
     map_memory: true,
+    seed: 0,
 };
 /// Nearly everything goes in messages of its own.
 const TCP_APART: Setup = Setup { eager_bytes: 64, ..TCP };
@@ -31,14 +35,41 @@ const DIRECT_SHM: Setup = Setup { scheme: "shm", map_memory: false, ..DIRECT_TCP
 const ORIGIN_SHM: Setup = Setup { scheme: "shm", map_memory: false, ..ORIGIN_TCP };
 const UDP: Setup = Setup { scheme: "udp", ..TCP };
 const DIRECT_UDP: Setup = Setup { scheme: "udp", ..DIRECT_TCP };
+const ORIGIN_UDP: Setup = Setup { scheme: "udp", ..ORIGIN_TCP };
 /// By rails that lose, double and reorder frames, and by links that are cut and sessions that go on.
 const LOSES: Setup = Setup { scheme: faulty::LOSES, ..TCP };
 const DIRECT_LOSES: Setup = Setup { scheme: faulty::LOSES, ..DIRECT_TCP };
 const ORIGIN_LOSES: Setup = Setup { scheme: faulty::LOSES, ..ORIGIN_TCP };
 const CUTS: Setup = Setup { scheme: faulty::CUTS, ..TCP };
 const DIRECT_CUTS: Setup = Setup { scheme: faulty::CUTS, ..DIRECT_TCP };
+const ORIGIN_CUTS: Setup = Setup { scheme: faulty::CUTS, ..ORIGIN_TCP };
 /// Loads and stores of each other's memory.
 const MAPPED: Setup = Setup { map_memory: true, ..DIRECT_SHM };
+
+/// The time for which a scenario goes on with other seeds.
+const SEEDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Runs a scenario; over networks with faults with so many seeds as `ROPEWALK_SEEDS` says, for some seconds, or with one alone
+/// (`=seed`).
+fn with_seeds(setup: Setup, scenario: fn(Setup)) {
+    if !setup.is_faulty() {
+        return scenario(setup);
+    }
+    let given = std::env::var("ROPEWALK_SEEDS").unwrap_or_default();
+    let alone = given.strip_prefix('=').map(|seed| seed.parse().expect("a seed"));
+    let seeds = alone.map_or(0..given.parse().unwrap_or(1), |seed: u64| seed..seed + 1);
+    let begin = Instant::now();
+    for seed in seeds {
+        let run = || scenario(Setup { seed, ..setup });
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+            eprintln!("seed {seed} failed; the same chances again: ROPEWALK_SEEDS=={seed}");
+            resume_unwind(panic);
+        }
+        if begin.elapsed() >= SEEDS_WITHIN {
+            return;
+        }
+    }
+}
 
 /// A test for each scenario and each setup.
 macro_rules! scenarios {
@@ -53,18 +84,20 @@ macro_rules! scenarios {
         scenarios! { @all at_origin_over_shm ORIGIN_SHM: $($module: $($scenario),*;)* }
         scenarios! { @all messages_over_udp UDP: $($module: $($scenario),*;)* }
         scenarios! { @all direct_over_udp DIRECT_UDP: $($module: $($scenario),*;)* }
+        scenarios! { @all at_origin_over_udp ORIGIN_UDP: $($module: $($scenario),*;)* }
         scenarios! { @all messages_over_losses LOSES: $($module: $($scenario),*;)* }
         scenarios! { @all direct_over_losses DIRECT_LOSES: $($module: $($scenario),*;)* }
         scenarios! { @all at_origin_over_losses ORIGIN_LOSES: $($module: $($scenario),*;)* }
         scenarios! { @all messages_over_cuts CUTS: $($module: $($scenario),*;)* }
         scenarios! { @all direct_over_cuts DIRECT_CUTS: $($module: $($scenario),*;)* }
+        scenarios! { @all at_origin_over_cuts ORIGIN_CUTS: $($module: $($scenario),*;)* }
     };
     (@all $name:ident $setup:ident: $($module:ident: $($scenario:ident),*;)*) => {
         mod $name {
             $($(
                 #[test]
                 fn $scenario() {
-                    super::$module::$scenario(super::$setup);
+                    super::with_seeds(super::$setup, super::$module::$scenario);
                 }
             )*)*
         }

@@ -163,7 +163,7 @@ impl Core {
     }
 
     /// Nobody hears of it. Its credit goes back at once.
-    fn refuse_immediate(&mut self, id: PeerId, number: u64, fault: Fault) {
+    pub(super) fn refuse_immediate(&mut self, id: PeerId, number: u64, fault: Fault) {
         let name = self.peers.session(id).map(|session| session.name());
         if let Some(session) = name
             && self.charge(id, CHARGE)

@@ -409,6 +409,9 @@ impl Core {
     pub(in crate::remote) fn put_unplaced(&mut self, id: PeerId, put: PutFrame) {
         let PutFrame { region, number, part } = put;
         let Part { kind, flags, total: word, value } = part;
+        if kind == PartKind::Event {
+            return self.refuse_immediate(id, number, Fault::BadKey);
+        }
         if kind == PartKind::Growth {
             // Its owner may wait for the word, and would for ever.
             let effect = Effect::Growth { value, word, to: flags & RAISE_TO != 0 };

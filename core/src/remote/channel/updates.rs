@@ -195,10 +195,7 @@ impl Core {
             self.bulk.wait(id, &mut peer.throttled);
             return None;
         }
-        // Frames that keep their order take effect in it: the last one's mark tells of all.
-        let is_last = done * sent + bytes == total * sent;
-        let asks = state.access.terms.tells() && (is_last || !in_order);
-        let tells = fetch || asks || one_sided.issued.are_many();
+        let tells = fetch || state.access.terms.tells() || one_sided.issued.are_many();
         let has_room = match takes {
             true => session.has_data_room(bytes, &self.routes.controllers, self.now),
             false => session.paths.control().is_some(),

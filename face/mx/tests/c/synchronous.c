@@ -3,9 +3,9 @@
 #include "check.h"
 #include <open-mx.h>
 
-#define LENGTHS 14
-static const uint32_t lengths[LENGTHS] = {0,    1,    32,   33,    128,   129,   1024,
-                                          1452, 1453, 4097, 32768, 32769, 70000, 1 << 20};
+#define LENGTHS 17
+static const uint32_t lengths[LENGTHS] = {0,    1,    2,    4,    8,     32,    33,    128,    129,
+                                          1024, 1452, 1453, 4097, 32768, 32769, 70000, 1 << 20};
 static unsigned char out[1 << 20], in[1 << 20];
 
 /* Makes progress for a moment: the request is not complete then. */

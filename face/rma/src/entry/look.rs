@@ -70,7 +70,7 @@ pub unsafe extern "C" fn rw_win_shared_query(
     ask_window(window, |window| {
         let (has, unit, cells) = window.shared_query(target_rank(of)?)?;
         let base = base.cast::<*mut c_void>();
-        // SAFETY: what is written is not null, and the caller vouches for the rest.
+        // SAFETY: no null is written through, and the caller vouches for the rest.
         unsafe {
             if !bytes.is_null() {
                 put(bytes, has as i64)?;

@@ -1,4 +1,4 @@
-/* long double: what accumulates make of it is what C makes of it, to the last bit; padding stays as it was. */
+/* long double: accumulates have the results of C, to the last bit; padding stays as it was. */
 #include "check.h"
 #include <math.h>
 #include <stddef.h>
