@@ -9,12 +9,11 @@ use crate::common::{Rank, Setup, bytes, ranks};
 
 /// Blocks of the types here: more than a peer keeps of one type.
 fn blocks(setup: Setup) -> i64 {
-    // At the origin each of them is a get and a put, and some of these are lost.
-    if setup.is_faulty() { 2500 } else { 10_000 }
+    if setup.is_slow_by_pieces() { 2500 } else { 10_000 }
 }
 
 const WORD: usize = size_of::<u32>();
-/// Words of a window. The types here reach over three quarters of it.
+/// Words of a window. The longer types here reach over three quarters of it.
 const WORDS: usize = 80_000;
 
 /// Blocks of one to three words with gaps that differ.
@@ -258,7 +257,8 @@ pub fn long_types_lie_in_one_region_of_a_dynamic_window(setup: Setup) {
         let data = cells((0..elements as u32).map(|it| it + 1));
         let source = Source::cells(&data, 0, elements, &flat);
         let target = Target::new(to, far, 1, &there);
-        let half = 4 * WORDS / 2;
+        // The type reaches from one region into the other.
+        let half = (there.true_bounds().end as usize / 2).next_multiple_of(8);
         window.attach(&memory, 0..half).expect("there is room");
         window.attach(&memory, half..WORDS * WORD).expect("there is room");
         own.team.barrier().expect("nobody is lost");
