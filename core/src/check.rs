@@ -187,16 +187,7 @@ impl Core {
         assert!(!over || looks, "too many links, and nobody will look again");
     }
 
-    fn check_holds(&self) {
-        let mut holds = Holds::default();
-        self.orders.iter().for_each(|(_, entry)| holds.entry(entry));
-        self.incoming.iter().for_each(|incoming| holds.incoming(incoming));
-        for (id, peer) in self.peers.iter() {
-            let Some(session) = &peer.session else { continue };
-            let Some(reliable) = &session.reliable else { continue };
-            reliable.sent.orders().for_each(|(order, path)| holds.span(id, order, path));
-            reliable.window.broken().for_each(|incoming| holds.incoming(incoming));
-        }
+    fn check_staged(&self) {
         let staged = |it: &&Incoming| it.is_copy() && it.slice.buffer != Slice::NONE.buffer;
         let windows =
             self.peers.iter().filter_map(|(_, it)| it.session.as_ref()?.reliable.as_ref());
@@ -207,6 +198,19 @@ impl Core {
         let apart = |it: &&Incoming| matches!(it.kind, IncomingKind::Apart { .. });
         let apart = self.incoming.iter().filter(apart).map(|it| u64::from(it.payload_bytes));
         assert_eq!(self.apart_bytes, apart.sum::<u64>(), "bytes that are verified apart");
+    }
+
+    fn check_holds(&self) {
+        let mut holds = Holds::default();
+        self.orders.iter().for_each(|(_, entry)| holds.entry(entry));
+        self.incoming.iter().for_each(|incoming| holds.incoming(incoming));
+        for (id, peer) in self.peers.iter() {
+            let Some(session) = &peer.session else { continue };
+            let Some(reliable) = &session.reliable else { continue };
+            reliable.sent.orders().for_each(|(order, path)| holds.span(id, order, path));
+            reliable.window.broken().for_each(|incoming| holds.incoming(incoming));
+        }
+        self.check_staged();
         for (id, operation) in self.operations.iter() {
             if let Kind::Send(state) = &operation.kind
                 && let SendStage::Eager { link } = state.stage

@@ -141,7 +141,8 @@ pub fn elements_with_gaps_are_combined_where_they_lie(setup: Setup) {
             let one = Datatype::of(element);
             let extent = element.shape().extent;
             for count in [3_u64, 4000, 6000] {
-                let count = if setup.is_slow_by_pieces() { count.div_ceil(10) } else { count };
+                let count =
+                    if crate::is_slow_by_pieces(setup) { count.div_ceil(10) } else { count };
                 // Each second one at the target; three of four at the origin.
                 let target = one.vector(count, 1, 2).unwrap();
                 let source = one.vector(count.div_ceil(3), 3, 4).unwrap();

@@ -33,13 +33,6 @@ impl Setup {
         [faulty::LOSES, faulty::CUTS].contains(&self.scheme)
     }
 
-    /// Whether an accumulate of many pieces takes long: at the origin each of them is some round trips, and these are long, or
-    /// some of their frames are lost.
-    pub fn is_slow_by_pieces(&self) -> bool {
-        let at_origin = self.implementation == Implementation::DirectAccumulateAtOrigin;
-        self.is_faulty() || (at_origin && self.scheme == "udp")
-    }
-
     pub fn options(&self, name: &str) -> WindowOptions {
         WindowOptions {
             implementation: self.implementation,

@@ -9,7 +9,7 @@ use crate::common::{Rank, Setup, bytes, ranks};
 
 /// Blocks of the types here: more than a peer keeps of one type.
 fn blocks(setup: Setup) -> i64 {
-    if setup.is_slow_by_pieces() { 2500 } else { 10_000 }
+    if crate::is_slow_by_pieces(setup) { 2500 } else { 10_000 }
 }
 
 const WORD: usize = size_of::<u32>();
@@ -210,7 +210,10 @@ pub fn loops_instances_and_pairs_of_long_types_keep_their_places(setup: Setup) {
         let data = cells((0..WORDS as u32).map(|it| it + 500_000));
         let sent = words(&data);
         bench.window.lock_all(Asserts::NONE).expect("no epoch");
-        for (datatype, count) in [(&long, 5), (&turns, 1), (&turns, 2)] {
+        let all = [(&long, 5), (&turns, 1), (&turns, 2)];
+        let few = [(&long, 1)];
+        let is_slow = crate::is_slow_by_pieces(setup);
+        for &(datatype, count) in if is_slow { &few[..] } else { &all } {
             let at = places(datatype, count);
             let source = Source::cells(&data, 0, at.len() as u64, &flat);
             let target = Target::new(to, 4 * WORD as u64, count, datatype);
@@ -224,15 +227,14 @@ pub fn loops_instances_and_pairs_of_long_types_keep_their_places(setup: Setup) {
             bench.compare(own, "an accumulate");
         }
         // Pairs with padding: two words of value, one of the index, and one that stays.
+        let many = if is_slow { 1100_u64 } else { 3000 };
         let pair = Datatype::of(Element::F64Index);
-        let at: Vec<i64> = (0..3000).map(|it| it * 2 + it % 2).collect();
+        let at: Vec<i64> = (0..many as i64).map(|it| it * 2 + it % 2).collect();
         let pairs = pair.indexed_block(1, &at).expect("there are not too many");
-        let own_pairs: Vec<u8> = (0..3000_u64)
-            .flat_map(|it| [[0; 8], (it << 32 | it).to_ne_bytes()])
-            .flatten()
-            .collect();
+        let own_pairs: Vec<u8> =
+            (0..many).flat_map(|it| [[0; 8], (it << 32 | it).to_ne_bytes()]).flatten().collect();
         let target = Target::new(to, 0, 1, &pairs);
-        let source = Source::slice(&own_pairs, 3000, &pair);
+        let source = Source::slice(&own_pairs, many, &pair);
         bench.window.accumulate(source, target, Operator::Replace).expect("it may");
         bench.window.unlock_all().expect("it was done");
         for (number, place) in at.iter().enumerate() {

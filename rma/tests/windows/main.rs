@@ -46,6 +46,13 @@ const ORIGIN_CUTS: Setup = Setup { scheme: faulty::CUTS, ..ORIGIN_TCP };
 /// Loads and stores of each other's memory.
 const MAPPED: Setup = Setup { map_memory: true, ..DIRECT_SHM };
 
+/// Whether an accumulate of many pieces takes long: at the origin each of them is some round trips, and these are long, or some
+/// of their frames are lost.
+fn is_slow_by_pieces(setup: Setup) -> bool {
+    let at_origin = setup.implementation == Implementation::DirectAccumulateAtOrigin;
+    setup.is_faulty() || (at_origin && setup.scheme == "udp")
+}
+
 /// The time for which a scenario goes on with other seeds.
 const SEEDS_WITHIN: Duration = Duration::from_secs(5);
 
