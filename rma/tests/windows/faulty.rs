@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
-use ropewalk_core::Mode;
-use ropewalk_net::{Endpoint, EndpointConfig};
+use ropewalk_net::{Endpoint, EndpointConfig, Mode};
 use ropewalk_rail_sim::{Cut, Path, SimConfig, SimNetwork};
 
 /// Frames of datagrams get lost, come twice, and overtake each other.
