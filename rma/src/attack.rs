@@ -4,15 +4,19 @@ use ropewalk_base::descriptor::Descriptor;
 
 use crate::messages::wire::{Item, Reader};
 
-/// Reads a message to its end, or to what makes no sense. Returns how many items it has.
-pub fn message(bytes: &[u8]) -> usize {
+/// Reads a message. Whether all of it makes sense.
+pub fn message(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(bytes);
-    let mut items = 0;
-    while let Ok(Some(item)) = reader.next() {
-        items += 1;
-        if let Item::Type { descriptor, .. } = item {
-            let _ = Descriptor::decode(&bytes[descriptor]);
+    loop {
+        match reader.next() {
+            Ok(Some(Item::Type { descriptor, .. })) => {
+                if Descriptor::decode(&bytes[descriptor]).is_err() {
+                    return false;
+                }
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
         }
     }
-    items
 }

@@ -117,9 +117,8 @@ fn window_message(random: &mut Random) -> Vec<u8> {
             }
             2..=4 => {
                 let flags = random.below(8) as u8;
-                if kind == 4 {
-                    bytes.extend([1 + random.below(21) as u8, 1 + random.below(14) as u8, 0]);
-                }
+                // A sum of numbers of 64 bits.
+                bytes.extend([8, 1, 0].into_iter().filter(|_| kind == 4));
                 bytes.push(flags);
                 bytes.extend((0..16).map(|at| u8::from(at % 8 == 0)));
                 bytes.extend((flags & 1 > 0).then_some(3));
@@ -427,6 +426,8 @@ mod tests {
             head.is_some_and(|head| head.is_ok_and(|head| head.is_of(&bytes[16..])))
         }),
         ("handover_state", |bytes| decode::<handover::State>(bytes).is_ok()),
+        ("descriptor", |bytes| Descriptor::decode(bytes).is_ok()),
+        ("window_message", ropewalk_rma::attack::message),
     ];
 
     #[test]
