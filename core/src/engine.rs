@@ -220,6 +220,12 @@ impl Core {
         self.counters
     }
 
+    /// [`Counters::accesses_served`] alone.
+    #[inline]
+    pub fn accesses_served(&self) -> u64 {
+        self.counters.accesses_served
+    }
+
     /// From now on messages of `channel` that no posted receive accepts are dropped, and what they
     /// occupied goes back to their senders: for users who post before they make anybody send, so that
     /// what comes later is for nobody. Requests always have a taker.

@@ -201,9 +201,9 @@ fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> (bool, Option<Insta
 
 /// One pass, which counts what it serves.
 fn pass(shared: &Shared, engine: &mut Engine) -> bool {
-    let before = engine.core.counters().accesses_served;
+    let before = engine.core.accesses_served();
     let any = shared.pass(engine);
-    let served = engine.core.counters().accesses_served - before;
+    let served = engine.core.accesses_served() - before;
     shared.served_apart.fetch_add(served, Ordering::Relaxed);
     any
 }

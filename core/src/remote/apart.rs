@@ -37,43 +37,31 @@ impl Core {
         if prefix.span.get() != 0 || checksum.is_none() || !has_room {
             return self.place_into(link, Some(id), prefix, slice, kind);
         }
-        let place = Incoming {
+        let session = prefix.session.get();
+        let entry = |kind, slice, checksum| Incoming {
             link,
             peer: Some(id),
-            session: prefix.session.get(),
+            session,
             payload_bytes: bytes,
             kind,
             slice,
-            checksum: None,
+            checksum,
             span: 0,
             broken_off: false,
         };
         let full = Placement::Violation("more placements than a link can have");
-        let place = match self.incoming.insert(place, true) {
+        let place = match self.incoming.insert(entry(kind, slice, None), true) {
             Ok(place) => place,
             Err(place) => {
                 self.incoming_lost(place, Fault::Busy);
                 return full;
             }
         };
-        let copy = Incoming {
-            link,
-            peer: Some(id),
-            session: prefix.session.get(),
-            payload_bytes: bytes,
-            kind: IncomingKind::Apart { place },
-            slice: Slice::NONE,
-            checksum,
-            span: 0,
-            broken_off: false,
-        };
+        self.apart_bytes = staged;
+        let copy = entry(IncomingKind::Apart { place }, Slice::NONE, checksum);
         match self.incoming.insert(copy, self.placing_whole) {
-            Ok(slot) => {
-                self.apart_bytes = staged;
-                Placement::Stage { bytes, token: Token(slot.to_u64()) }
-            }
+            Ok(slot) => Placement::Stage { bytes, token: Token(slot.to_u64()) },
             Err(copy) => {
-                self.apart_bytes = staged;
                 self.incoming_lost(copy, Fault::Busy);
                 full
             }
@@ -84,8 +72,10 @@ impl Core {
     pub fn exposed_payload(&mut self) -> Option<Slice> {
         let (token, payload) = (self.frame().token, self.frame().payload);
         let Named::Entry(slot) = Orders::named(token) else { return None };
-        let serves = matches!(self.orders.get(slot)?.order, Order::ServeFrame { .. });
-        (serves && payload.len > 0).then_some(payload)
+        if payload.len == 0 {
+            return None;
+        }
+        matches!(self.orders.get(slot)?.order, Order::ServeFrame { .. }).then_some(payload)
     }
 
     /// That payload was copied to a buffer, which is released with the frame.
@@ -104,12 +94,10 @@ impl Core {
     /// There is no memory for the copy: the bytes go to their place, and are verified there.
     #[cold]
     pub(crate) fn place_at_once(&mut self, place: SlotId, checksum: Option<u32>) -> Placement {
-        if let Some(incoming) = self.incoming.get(place) {
-            self.apart_bytes -= u64::from(incoming.payload_bytes);
-        }
         let Some(incoming) = self.incoming.get_mut(place) else { return Placement::Drop };
         incoming.checksum = checksum;
         let slice = incoming.slice;
+        self.apart_bytes -= u64::from(incoming.payload_bytes);
         if !self.placing_whole {
             self.incoming.list(place);
         }

@@ -185,7 +185,7 @@ impl Hub {
     pub fn progress(&mut self) -> bool {
         let tried = self.try_locks_again();
         for turn in 0..TURNS_MAX {
-            // One pass in all: an answer that has just come does not wait for one more look at the rails.
+            // Later turns make no pass: an answer that has just come does not wait for one more look at the rails.
             let mut more = self.mail.poll(turn == 0);
             while let Some(event) = self.mail.next() {
                 self.handle(event);
@@ -195,7 +195,7 @@ impl Hub {
             self.advance_all();
             self.send_replies();
             if !more {
-                // What was posted meanwhile may wait in a batch for the next pass.
+                // Accesses that these events posted may wait in a batch for the next pass.
                 if turn > 0 && !self.posted.is_empty() {
                     self.mail.endpoint().progress();
                 }

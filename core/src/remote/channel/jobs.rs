@@ -610,7 +610,8 @@ impl Core {
             return match stored {
                 Stored::Put(put, bytes) => self.put_received(None, put, bytes),
                 Stored::Locked { region, cookie } => {
-                    self.locked_put_over(None, place.session, (region, cookie), Ok(()));
+                    let lost = Err(Fault::PeerReset);
+                    self.locked_put_over(None, place.session, (region, cookie), lost);
                 }
             };
         };
