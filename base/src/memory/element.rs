@@ -340,20 +340,30 @@ macro_rules! numbers {
 
             #[inline]
             fn order(self, other: Self, nan_first: bool) -> Ordering {
-                let nan = if nan_first { Ordering::Less } else { Ordering::Greater };
-                match (self.is_nan(), other.is_nan()) {
-                    (true, true) => Ordering::Equal,
-                    (true, false) => nan,
-                    (false, true) => nan.reverse(),
-                    // Zeros of both signs are equal: the indices decide.
-                    (false, false) => self.partial_cmp(&other).unwrap_or(Ordering::Equal),
-                }
+                order_of_values(self.partial_cmp(&other), [self.is_nan(), other.is_nan()], nan_first)
             }
         }
     )*};
 }
 
 numbers!(f32, f64);
+
+/// The order of two values of pairs, by their comparison; NaN has none, and comes first or last.
+#[inline]
+pub(super) fn order_of_values(
+    compared: Option<Ordering>,
+    are_nan: [bool; 2],
+    nan_first: bool,
+) -> Ordering {
+    let nan = if nan_first { Ordering::Less } else { Ordering::Greater };
+    match are_nan {
+        [true, true] => Ordering::Equal,
+        [true, false] => nan,
+        [false, true] => nan.reverse(),
+        // Zeros of both signs are equal: the indices decide.
+        [false, false] => compared.unwrap_or(Ordering::Equal),
+    }
+}
 
 /// A complex number.
 #[derive(Debug, Clone, Copy, PartialEq)]

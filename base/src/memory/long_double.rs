@@ -9,7 +9,7 @@
 
 use std::cmp::Ordering;
 
-use super::element::{Arithmetic, Ordered};
+use super::element::{Arithmetic, Ordered, order_of_values};
 
 /// Bytes of a value of 80 bits.
 pub(super) const BYTES: usize = 10;
@@ -103,13 +103,7 @@ impl Ordered for LongDouble {
     }
 
     fn order(self, other: Self, nan_first: bool) -> Ordering {
-        let nan = if nan_first { Ordering::Less } else { Ordering::Greater };
-        match (self.is_nan(), other.is_nan()) {
-            (true, true) => Ordering::Equal,
-            (true, false) => nan,
-            (false, true) => nan.reverse(),
-            (false, false) => self.key().cmp(&other.key()),
-        }
+        order_of_values(self.compared(other), [self.is_nan(), other.is_nan()], nan_first)
     }
 }
 
