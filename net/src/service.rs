@@ -11,7 +11,7 @@
 //! each 2 ms while messages are announced or long ones awaited, otherwise each 10 ms, and less and less often beside an
 //! application that sleeps and has little to do whenever it wakes up.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -240,19 +240,22 @@ fn rest(bell: &OwnedFd, rails: Option<&OwnedFd>, callers: &Callers, limit: Durat
         tv_sec: limit.as_secs() as i64,
         tv_nsec: i64::from(limit.subsec_nanos()),
     };
-    let mut descriptors = vec![PollFd::new(bell, PollFlags::IN)];
     let (teller, door) = (callers.teller.as_deref(), callers.door.as_deref());
-    let asks = [teller.map(|it| it.descriptor()), door.map(|it| it.descriptor())];
-    let asks = asks.into_iter().flatten();
-    descriptors.extend(asks.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)));
-    descriptors.extend(rails.map(|rails| PollFd::new(rails, PollFlags::IN)));
+    let all = [
+        Some(bell.as_fd()),
+        teller.map(|it| it.descriptor()),
+        door.map(|it| it.descriptor()),
+        rails.map(|rails| rails.as_fd()),
+    ];
+    // Nothing is asked of the bell in the place of one that is not there.
+    let mut descriptors = all.map(|it| {
+        let flags = if it.is_some() { PollFlags::IN } else { PollFlags::empty() };
+        PollFd::from_borrowed_fd(it.unwrap_or(bell.as_fd()), flags)
+    });
     // An interrupted sleep is a short one: the loop looks again in any case.
     let _ = poll(&mut descriptors, Some(&timeout));
     let mut count = [0u8; 8];
-    let rung = descriptors[0].revents().contains(PollFlags::IN);
-    let mut ready = descriptors[1..].iter().map(|it| it.revents().contains(PollFlags::IN));
-    let mut is_ready = |is_there: bool| is_there && ready.next().unwrap_or(false);
-    let asked = Asked { teller: is_ready(teller.is_some()), door: is_ready(door.is_some()) };
-    let rails = is_ready(rails.is_some());
+    let [rung, teller, door, rails] = descriptors.map(|it| it.revents().contains(PollFlags::IN));
+    let asked = Asked { teller, door };
     Woken { nudged: rung && rustix::io::read(bell, &mut count).is_ok(), asked, rails }
 }

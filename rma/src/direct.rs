@@ -24,10 +24,11 @@ pub(crate) mod state;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex};
 
 use ropewalk_base::memory::Cells;
+use ropewalk_base::verb::RemoteKey;
 use ropewalk_net::{Awaited, Offer};
 
 use crate::epochs::LockKind;
@@ -47,6 +48,10 @@ const LOOKS_TOGETHER: u32 = 64;
 pub(crate) struct Direct {
     team: Arc<Shared>,
     window: u32,
+    /// All of them.
+    ranks: Vec<u32>,
+    /// Room for the ranks that an end waits for, and whether each has been sent its last word. It is here between ends.
+    room: Mutex<Vec<(u32, bool)>>,
 }
 
 /// How other ranks reach a window's memory, beside by the endpoint's rails.
@@ -82,10 +87,11 @@ impl Direct {
     /// There is no room, or a rank is lost.
     pub fn open(team: &Arc<Shared>, window: u32, opening: Opening<'_>) -> Result<Direct, Error> {
         let directory = matches!(opening.sharing, Sharing::Dynamic).then(Directory::new);
+        let listed = directory.as_ref().map(|directory| directory.cells().clone());
         let mut opening = opening;
-        if let Some(directory) = &directory {
-            (opening.cells, opening.range) = (directory.cells(), 0..directory.cells().len());
-            opening.sizes.fill(directory.cells().len() as u64);
+        if let Some(cells) = &listed {
+            (opening.cells, opening.range) = (cells, 0..cells.len());
+            opening.sizes.fill(cells.len() as u64);
             opening.maps = false;
         }
         let words = Words { ranks: team.size(), counters: opening.counters };
@@ -98,30 +104,61 @@ impl Direct {
             // Whoever has this card may update elements.
             Sharing::All(_) => opening.cells.share(),
         }
-        let all = team.exchange(&card)?;
-        let (board, _) = exposed?;
-        let keys = posting::decode(&all)?;
-        let mapped = map(team, &opening, &all)?;
-        let Opening { sizes, at_origin, sharing, .. } = opening;
+        let ranks = (0..team.size()).collect();
+        let direct = Direct { team: team.clone(), window, ranks, room: Mutex::default() };
+        let (board, key) = match exposed {
+            Ok(exposed) => exposed,
+            Err(error) => {
+                // The others learn of it by the card, which is empty.
+                team.exchange(&card)?;
+                return Err(error);
+            }
+        };
         let lane = |_| Lane { known: directory.as_ref().map(|_| Known::new()), ..Lane::default() };
-        let lanes = (0..team.size()).map(lane).collect();
-        let is_shared = matches!(sharing, Sharing::All(_));
-        let (is_returned, idle_flushes) = (false, 0);
         let remote = Remote {
             board,
             words,
-            keys,
-            sizes,
-            lanes,
-            at_origin,
-            mapped,
-            is_shared,
+            keys: vec![key; team.size() as usize],
+            sizes: opening.sizes.clone(),
+            lanes: (0..team.size()).map(lane).collect(),
+            at_origin: opening.at_origin,
+            mapped: vec![None; team.size() as usize],
+            is_shared: matches!(opening.sharing, Sharing::All(_)),
             directory,
-            idle_flushes,
-            is_returned,
+            idle_flushes: 0,
+            is_returned: false,
         };
         team.with(|hub| hub.remotes.insert(window, remote));
-        Ok(Direct { team: team.clone(), window })
+        match direct.meet(&opening, &card) {
+            Ok((keys, mapped)) => team.with(|hub| {
+                let remote = hub.remote(window);
+                (remote.keys, remote.mapped) = (keys, mapped);
+            }),
+            Err(error) => {
+                // Others may have met all ranks: nobody is to reach the memory behind this.
+                direct.take_back()?;
+                return Err(error);
+            }
+        }
+        Ok(direct)
+    }
+
+    /// The keys of all ranks, and their memory as far as it is mapped here.
+    fn meet(
+        &self,
+        opening: &Opening<'_>,
+        card: &[u8],
+    ) -> Result<(Vec<RemoteKey>, Vec<Option<Cells>>), Error> {
+        let all = self.team.exchange(card)?;
+        let keys = posting::decode(&all)?;
+        Ok((keys, map(&self.team, opening, &all)?))
+    }
+
+    /// Ends the exposure of this rank's memory, and waits until nobody reaches it.
+    fn take_back(&self) -> Result<(), Error> {
+        let window = self.window;
+        self.team.with(|hub| hub.unexpose(window));
+        self.team.until(|hub| Ok(hub.is_unexposed(window).then_some(())))
     }
 
     /// Ends something at some ranks: `send` says when its last word to one has left, `is_over` when that is done. `awaited`
@@ -134,9 +171,10 @@ impl Direct {
         mut is_over: impl FnMut(&mut Hub, u32) -> bool,
     ) -> Result<(), Error> {
         let window = self.window;
-        let mut left: Vec<(u32, bool)> = ranks.iter().map(|rank| (*rank, false)).collect();
+        let mut left = self.take_room();
+        left.extend(ranks.iter().map(|rank| (*rank, false)));
         let mut lost = None;
-        self.team.until_there(awaited, |hub| {
+        let waited = self.team.until_there(awaited, |hub| {
             left.retain_mut(|(rank, sent)| {
                 if let Some(error) = hub.lost(window, *rank) {
                     lost.get_or_insert((*rank, error));
@@ -148,7 +186,9 @@ impl Direct {
                 !(*sent && is_over(hub, *rank))
             });
             Ok(left.is_empty().then_some(()))
-        })?;
+        });
+        self.give_room(left);
+        waited?;
         match lost {
             Some((rank, error)) => {
                 let ended = self.team.look(|hub| hub.interrupted.remove(&(window, rank)));
@@ -159,6 +199,16 @@ impl Direct {
             }
             None => self.team.with(|hub| hub.settle(window)),
         }
+    }
+
+    /// Ends of several threads at once have room of their own.
+    fn take_room(&self) -> Vec<(u32, bool)> {
+        std::mem::take(&mut *self.room.lock().expect("nobody panics with it"))
+    }
+
+    fn give_room(&self, mut room: Vec<(u32, bool)>) {
+        room.clear();
+        *self.room.lock().expect("nobody panics with it") = room;
     }
 
     fn flush_ranks(&self, ranks: &[u32], reach: Reach) -> Result<(), Error> {
@@ -197,8 +247,7 @@ impl Direct {
     /// a rank that has not sent one yet, 5 ms after the last put, is asked.
     fn hear_the_last(&self) -> Result<(), Error> {
         let window = self.window;
-        let mut left: Vec<(u32, bool)> =
-            self.ranks().into_iter().map(|rank| (rank, false)).collect();
+        let mut left: Vec<(u32, bool)> = self.ranks.iter().map(|rank| (*rank, false)).collect();
         self.team.until_there(Awaited::Answer, |hub| {
             left.retain_mut(|(rank, is_asked)| {
                 if !hub.is_unsure(window, *rank) {
@@ -209,10 +258,6 @@ impl Direct {
             });
             Ok(left.is_empty().then_some(()))
         })
-    }
-
-    fn ranks(&self) -> Vec<u32> {
-        (0..self.team.size()).collect()
     }
 
     fn set_gates(&self, ranks: &[u32], gate: Gate, lock: Option<LockKind>) {
@@ -238,7 +283,8 @@ impl Direct {
                 hub.lost(window, *rank).is_none() && !hub.remote(window).is_open(*rank)
             });
             Ok(left.is_empty().then_some(()))
-        })
+        })?;
+        self.team.with(|hub| hub.settle_lock(window))
     }
 
     fn unlock_ranks(&self, ranks: &[u32]) -> Result<(), Error> {
@@ -297,13 +343,18 @@ impl Way for Direct {
         operation: &Operation<'_>,
         ticket: Option<&Arc<Ticket>>,
     ) -> Result<(), Error> {
-        self.team.with(|hub| hub.operate_remotely(self.window, operation, ticket))
+        let issued = self.team.look(|hub| hub.operate_remotely(self.window, operation, ticket));
+        // Nobody waits for an operation that the call itself has done.
+        if !matches!(issued, Ok(false)) {
+            self.team.tell();
+        }
+        issued.map(drop)
     }
 
     fn fence(&self, flush: bool) -> Result<(), Error> {
-        let flushed = if flush { self.flush_ranks(&self.ranks(), Reach::Target) } else { Ok(()) };
+        let flushed = if flush { self.flush_ranks(&self.ranks, Reach::Target) } else { Ok(()) };
         let met = self.team.barrier(Some(self.window));
-        self.set_gates(&self.ranks(), Gate::Open, None);
+        self.set_gates(&self.ranks, Gate::Open, None);
         flushed.and(met)
     }
 
@@ -365,24 +416,24 @@ impl Way for Direct {
     }
 
     fn lock_all(&self, check: bool) -> Result<(), Error> {
-        let ranks = self.ranks();
+        let ranks = &self.ranks;
         if !check {
-            self.set_gates(&ranks, Gate::Open, None);
+            self.set_gates(ranks, Gate::Open, None);
             return Ok(());
         }
         // The others are asked when something is to be done there.
-        self.set_gates(&ranks, Gate::Lock, Some(LockKind::Shared));
-        self.lock_now(&ranks)
+        self.set_gates(ranks, Gate::Lock, Some(LockKind::Shared));
+        self.lock_now(ranks)
     }
 
     fn unlock_all(&self) -> Result<(), Error> {
-        self.unlock_ranks(&self.ranks())
+        self.unlock_ranks(&self.ranks)
     }
 
     fn flush(&self, rank: Option<u32>, reach: Reach) -> Result<(), Error> {
         match rank {
             Some(rank) => self.flush_ranks(&[rank], reach),
-            None => self.flush_ranks(&self.ranks(), reach),
+            None => self.flush_ranks(&self.ranks, reach),
         }
     }
 
@@ -454,8 +505,7 @@ impl Way for Direct {
         let met = self.team.barrier(Some(window));
         self.team.with(|hub| hub.detach_all(window));
         self.team.until(|hub| Ok(hub.is_all_detached(window).then_some(())))?;
-        self.team.with(|hub| hub.unexpose(window));
-        self.team.until(|hub| Ok(hub.is_unexposed(window).then_some(())))?;
+        self.take_back()?;
         self.team.with(|hub| {
             let settled = hub.settle(window);
             hub.shut(window);

@@ -6,8 +6,8 @@
 //!
 //! Invariant: a call that is refused changes nothing.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -109,8 +109,9 @@ enum Access {
     /// A fence, and no operation since.
     FenceIssued,
     Fence,
-    Start(Vec<u32>),
-    Lock(BTreeMap<u32, LockKind>),
+    Start(Arc<[u32]>),
+    /// Those of `locked`.
+    Lock,
     LockAll,
 }
 
@@ -118,7 +119,34 @@ enum Access {
 enum Exposure {
     /// Or that of a fence.
     None,
-    Post(Vec<u32>),
+    Post(Arc<[u32]>),
+}
+
+/// The group of the last start, or post. Programs name one again and again, so its list is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct LastGroup {
+    /// As the program gave it.
+    given: Vec<u32>,
+    sorted: Arc<[u32]>,
+}
+
+impl LastGroup {
+    /// The list of a group, of ranks below `size`, each once.
+    fn sorted(&mut self, group: &[u32], size: u32) -> Result<Arc<[u32]>, Rule> {
+        if self.given == group {
+            return Ok(self.sorted.clone());
+        }
+        if let Some(rank) = group.iter().copied().find(|rank| *rank >= size) {
+            return Err(Rule::NoRank { rank, size });
+        }
+        let mut sorted = group.to_vec();
+        sorted.sort_unstable();
+        if let Some(two) = sorted.windows(2).find(|two| two[0] == two[1]) {
+            return Err(Rule::NamedTwice(two[0]));
+        }
+        *self = LastGroup { given: group.to_vec(), sorted: sorted.into() };
+        Ok(self.sorted.clone())
+    }
 }
 
 /// The epochs of a window at one rank.
@@ -129,12 +157,25 @@ pub struct Epochs {
     no_locks: bool,
     access: Access,
     exposure: Exposure,
+    /// Ranks locked one by one, sorted.
+    locked: Vec<u32>,
+    last_started: LastGroup,
+    last_posted: LastGroup,
 }
 
 impl Epochs {
     /// No epoch, at this rank of so many. `no_locks`: the window takes none.
     pub fn new(rank: u32, size: u32, no_locks: bool) -> Epochs {
-        Epochs { rank, size, no_locks, access: Access::None, exposure: Exposure::None }
+        Epochs {
+            rank,
+            size,
+            no_locks,
+            access: Access::None,
+            exposure: Exposure::None,
+            locked: Vec::new(),
+            last_started: LastGroup::default(),
+            last_posted: LastGroup::default(),
+        }
     }
 
     /// The call that opened the access epoch which stands in the way of another one.
@@ -143,7 +184,7 @@ impl Epochs {
             Access::None | Access::FenceIssued => None,
             Access::Fence => Some(Call::Fence),
             Access::Start(_) => Some(Call::Start),
-            Access::Lock(_) => Some(Call::Lock),
+            Access::Lock => Some(Call::Lock),
             Access::LockAll => Some(Call::LockAll),
         }
     }
@@ -162,14 +203,8 @@ impl Epochs {
         if rank < size { Ok(()) } else { Err(Rule::NoRank { rank, size }) }
     }
 
-    fn check_group(&self, group: &[u32]) -> Result<Vec<u32>, Rule> {
-        group.iter().try_for_each(|rank| self.check_rank(*rank))?;
-        let mut sorted = group.to_vec();
-        sorted.sort_unstable();
-        match sorted.windows(2).find(|two| two[0] == two[1]) {
-            Some(two) => Err(Rule::NamedTwice(two[0])),
-            None => Ok(sorted),
-        }
+    fn has_locked(&self, rank: u32) -> bool {
+        self.locked.binary_search(&rank).is_ok()
     }
 
     fn check_asserts(call: Call, asserts: Asserts, allowed: Asserts) -> Result<(), Rule> {
@@ -199,10 +234,10 @@ impl Epochs {
     ///
     /// # Errors
     /// An access epoch is open, the group is none, or the assertions are none of a start.
-    pub fn start(&mut self, group: &[u32], asserts: Asserts) -> Result<Vec<u32>, Rule> {
+    pub fn start(&mut self, group: &[u32], asserts: Asserts) -> Result<Arc<[u32]>, Rule> {
         Self::check_asserts(Call::Start, asserts, Asserts::OF_ACCESS)?;
         self.no_access(Call::Start)?;
-        let group = self.check_group(group)?;
+        let group = self.last_started.sorted(group, self.size)?;
         self.access = Access::Start(group.clone());
         Ok(group)
     }
@@ -211,13 +246,14 @@ impl Epochs {
     ///
     /// # Errors
     /// There is none.
-    pub fn complete(&mut self) -> Result<Vec<u32>, Rule> {
-        let Access::Start(group) = &mut self.access else {
-            return Err(Rule::NotBegun { call: Call::Complete, begin: Call::Start });
-        };
-        let group = std::mem::take(group);
-        self.access = Access::None;
-        Ok(group)
+    pub fn complete(&mut self) -> Result<Arc<[u32]>, Rule> {
+        match std::mem::replace(&mut self.access, Access::None) {
+            Access::Start(group) => Ok(group),
+            other => {
+                self.access = other;
+                Err(Rule::NotBegun { call: Call::Complete, begin: Call::Start })
+            }
+        }
     }
 
     /// Begins an exposure epoch for the ranks of a group, which may be empty. Gives the group, sorted.
@@ -225,7 +261,7 @@ impl Epochs {
     /// # Errors
     /// The window is exposed already, by a post or by a fence with operations; this rank holds a lock on itself; the group
     /// is none; or the assertions are none of a post.
-    pub fn post(&mut self, group: &[u32], asserts: Asserts) -> Result<Vec<u32>, Rule> {
+    pub fn post(&mut self, group: &[u32], asserts: Asserts) -> Result<Arc<[u32]>, Rule> {
         Self::check_asserts(Call::Post, asserts, Asserts::OF_POST)?;
         self.no_exposure(Call::Post)?;
         match &self.access {
@@ -233,12 +269,12 @@ impl Epochs {
                 return Err(Rule::ExposureOpen { call: Call::Post, open: Call::Fence });
             }
             Access::LockAll => return Err(Rule::LockedAndExposed(Call::Post)),
-            Access::Lock(held) if held.contains_key(&self.rank) => {
+            Access::Lock if self.has_locked(self.rank) => {
                 return Err(Rule::LockedAndExposed(Call::Post));
             }
             _ => {}
         }
-        let group = self.check_group(group)?;
+        let group = self.last_posted.sorted(group, self.size)?;
         if self.access == Access::FenceIssued {
             self.access = Access::None;
         }
@@ -250,9 +286,9 @@ impl Epochs {
     ///
     /// # Errors
     /// There was no post.
-    pub fn posted(&self, call: Call) -> Result<&[u32], Rule> {
+    pub fn posted(&self, call: Call) -> Result<Arc<[u32]>, Rule> {
         match &self.exposure {
-            Exposure::Post(group) => Ok(group),
+            Exposure::Post(group) => Ok(group.clone()),
             Exposure::None => Err(Rule::NotBegun { call, begin: Call::Post }),
         }
     }
@@ -280,20 +316,21 @@ impl Epochs {
     /// # Errors
     /// It is locked already, another access epoch is open, this rank would be locked and exposed at once, there is no such
     /// rank, the window takes no locks, or the assertions are none of a lock.
-    pub fn lock(&mut self, kind: LockKind, rank: u32, asserts: Asserts) -> Result<(), Rule> {
+    pub fn lock(&mut self, rank: u32, asserts: Asserts) -> Result<(), Rule> {
         Self::check_asserts(Call::Lock, asserts, Asserts::OF_ACCESS)?;
         self.check_rank(rank)?;
         self.may_lock(Call::Lock, rank == self.rank)?;
-        if let Access::Lock(held) = &mut self.access {
-            if held.contains_key(&rank) {
-                return Err(Rule::LockedTwice(rank));
-            }
-            held.insert(rank, kind);
-            return Ok(());
+        if self.access != Access::Lock {
+            self.no_access(Call::Lock)?;
+            self.access = Access::Lock;
         }
-        self.no_access(Call::Lock)?;
-        self.access = Access::Lock(BTreeMap::from([(rank, kind)]));
-        Ok(())
+        match self.locked.binary_search(&rank) {
+            Ok(_) => Err(Rule::LockedTwice(rank)),
+            Err(place) => {
+                self.locked.insert(place, rank);
+                Ok(())
+            }
+        }
     }
 
     /// Unlocks a rank.
@@ -302,11 +339,12 @@ impl Epochs {
     /// It is not locked.
     pub fn unlock(&mut self, rank: u32) -> Result<(), Rule> {
         self.check_rank(rank)?;
-        let Access::Lock(held) = &mut self.access else {
+        if self.access != Access::Lock {
             return Err(Rule::NotBegun { call: Call::Unlock, begin: Call::Lock });
-        };
-        held.remove(&rank).ok_or(Rule::NotLocked(rank))?;
-        if held.is_empty() {
+        }
+        let place = self.locked.binary_search(&rank).map_err(|_| Rule::NotLocked(rank))?;
+        self.locked.remove(place);
+        if self.locked.is_empty() {
             self.access = Access::None;
         }
         Ok(())
@@ -347,7 +385,7 @@ impl Epochs {
         }
         match &self.access {
             Access::LockAll => Ok(()),
-            Access::Lock(held) => match rank.filter(|rank| !held.contains_key(rank)) {
+            Access::Lock => match rank.filter(|rank| !self.has_locked(*rank)) {
                 Some(rank) => Err(Rule::NotLocked(rank)),
                 None => Ok(()),
             },
@@ -368,9 +406,7 @@ impl Epochs {
             (Access::Start(group), Some(rank)) if group.binary_search(&rank).is_err() => {
                 Err(Rule::NotStarted(rank))
             }
-            (Access::Lock(held), Some(rank)) if !held.contains_key(&rank) => {
-                Err(Rule::NotLocked(rank))
-            }
+            (Access::Lock, Some(rank)) if !self.has_locked(rank) => Err(Rule::NotLocked(rank)),
             (Access::FenceIssued, _) => {
                 self.access = Access::Fence;
                 Ok(())
@@ -382,8 +418,8 @@ impl Epochs {
     /// The ranks of the access epoch, where it names some.
     pub fn ranks(&self) -> Vec<u32> {
         match &self.access {
-            Access::Start(group) => group.clone(),
-            Access::Lock(held) => held.keys().copied().collect(),
+            Access::Start(group) => group.to_vec(),
+            Access::Lock => self.locked.clone(),
             _ => Vec::new(),
         }
     }

@@ -119,6 +119,20 @@ impl Messages {
         hub.window(window).queues[rank as usize].is_empty()
     }
 
+    /// Waits until no rank can refuse any more what a complete has ended.
+    fn hear_the_last(&self) -> Result<(), Error> {
+        let window = self.window;
+        let unheard: Vec<u32> = self.team.look(|hub| {
+            let queues = &mut hub.window(window).queues;
+            let unheard = self.ranks().into_iter().filter(|it| queues[*it as usize].is_unheard);
+            let unheard: Vec<u32> = unheard.collect();
+            unheard.iter().for_each(|rank| queues[*rank as usize].is_unflushed = true);
+            unheard
+        });
+        self.set_gates(&unheard, Gate::Open);
+        self.end(&unheard, |hub, rank| self.send_flush(hub, rank, Reach::Target))
+    }
+
     /// Releases the lock of a rank.
     fn send_unlock(&self, hub: &mut Hub, rank: u32) -> bool {
         let window = self.window;
@@ -165,7 +179,8 @@ impl Messages {
                 !is_open && hub.lost(window, *rank).is_none()
             });
             Ok(left.is_empty().then_some(()))
-        })
+        })?;
+        self.team.with(|hub| hub.settle_lock(window))
     }
 }
 
@@ -205,7 +220,8 @@ impl Way for Messages {
             let sent = self.send_token(hub, rank, |_| Item::Complete { window });
             if sent {
                 // The target's wait waits for these, nobody here.
-                hub.window(window).queues[rank as usize].is_unflushed = false;
+                let queue = &mut hub.window(window).queues[rank as usize];
+                queue.is_unheard |= std::mem::take(&mut queue.is_unflushed);
             }
             sent
         });
@@ -333,12 +349,13 @@ impl Way for Messages {
     }
 
     fn free(&self) -> Result<(), Error> {
+        let heard = self.hear_the_last();
         let met = self.team.barrier(Some(self.window));
         self.team.until(|hub| Ok(hub.detach_regions(self.window).then_some(())))?;
         self.team.with(|hub| {
             let settled = hub.settle(self.window);
             hub.shut(self.window);
-            met.and(settled)
+            heard.and(met).and(settled)
         })
     }
 }

@@ -66,6 +66,11 @@ impl<'a> Source<'a> {
         pieces(self.datatype, self.count)
     }
 
+    /// Where the only piece begins, if the data have no gaps.
+    pub(crate) fn only(&self) -> Option<i64> {
+        self.datatype.run(false, self.count)
+    }
+
     /// Copies data from their byte `from` on, as many as `to` has.
     pub(crate) fn gather(&self, from: u64, to: &mut [u8]) {
         let base = match self.bytes {
@@ -83,7 +88,7 @@ impl<'a> Source<'a> {
             return;
         }
         // A walk over many instances without gaps would find one piece, slowly.
-        if let Some(offset) = self.datatype.run(false, self.count) {
+        if let Some(offset) = self.only() {
             return copy(offset + from as i64, to);
         }
         let mut done = 0;
@@ -123,11 +128,17 @@ impl<'a> Destination<'a> {
 
     /// Writes data there, from their byte `from` on.
     pub(crate) fn scatter(&self, from: u64, data: &[u8]) {
+        let write = |at: i64, own: &[u8]| {
+            let at = (self.at as i64 + at) as usize;
+            self.cells.write(at, own).expect("all data were judged");
+        };
+        if let Some(offset) = self.only() {
+            return write(offset + from as i64, data);
+        }
         let mut left = data;
         for piece in self.datatype.descriptor().pieces(self.count, from) {
             let (own, rest) = left.split_at(left.len().min(piece.bytes as usize));
-            let at = (self.at as i64 + piece.offset) as usize;
-            self.cells.write(at, own).expect("all data were judged");
+            write(piece.offset, own);
             if rest.is_empty() {
                 return;
             }
@@ -138,6 +149,11 @@ impl<'a> Destination<'a> {
     /// Its pieces.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> {
         pieces(self.datatype, self.count)
+    }
+
+    /// Where the only piece begins, if the data have no gaps.
+    pub(crate) fn only(&self) -> Option<i64> {
+        self.datatype.run(false, self.count)
     }
 }
 
@@ -236,5 +252,10 @@ impl Operation<'_> {
     /// The pieces at the target.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> {
         pieces(self.datatype, self.count)
+    }
+
+    /// Where the only piece begins at the target, if the data have no gaps.
+    pub fn only(&self) -> Option<i64> {
+        self.datatype.run(false, self.count)
     }
 }

@@ -15,7 +15,7 @@ mod sections;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use ropewalk_base::descriptor::{Descriptor, Malformed};
 use ropewalk_base::memory::Element;
@@ -87,9 +87,11 @@ fn number() -> u64 {
 }
 
 impl Datatype {
-    /// A predefined type.
+    /// A predefined type. All that are of one element are the same.
     pub fn of(element: Element) -> Datatype {
-        build::predefined(element)
+        static ALL: LazyLock<[Datatype; Element::ALL.len()]> =
+            LazyLock::new(|| Element::ALL.map(build::predefined));
+        ALL[element as usize - 1].clone()
     }
 
     fn new(data: Descriptor, padded: Option<Descriptor>, class: Class, extent: Extent) -> Datatype {

@@ -1,16 +1,15 @@
 //! Windows by remote access: their targets need to do nothing.
 
-use std::convert::Infallible;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+mod pair;
+
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
-use ropewalk_base::ids::ClusterId;
-use ropewalk_net::modules::{self, Listen};
-use ropewalk_net::{Endpoint, EndpointConfig, Group};
+use pair::two_of_a_team;
+use ropewalk_net::Endpoint;
 use ropewalk_rma::{
     Asserts, BadArgument, Cells, Datatype, Destination, Element, Error, Implementation, LockKind,
-    Operator, Source, Target, Team, Window, WindowOptions,
+    Operator, Source, Target, Window, WindowOptions,
 };
 
 const NONE: Asserts = Asserts::NONE;
@@ -27,47 +26,6 @@ fn beside_one_that_computes(scheme: &str, act: impl Fn(&Window) + Sync) {
 /// Two ranks, each in a thread, with what each does between the barriers.
 fn two_ranks(scheme: &str, act: impl Fn(&Window, &Endpoint, u32) + Sync) {
     two_of_a_team(scheme, |_, window, endpoint, rank| act(window, endpoint, rank));
-}
-
-fn two_of_a_team(scheme: &str, act: impl Fn(&Team, &Window, &Endpoint, u32) + Sync) {
-    let addresses = Mutex::new(vec![Vec::new(); 2]);
-    let (here, begun, done) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
-    let run = |rank: u32| {
-        let name = format!("direct{}-{scheme}-{rank}", std::process::id());
-        let address = if scheme == "shm" { name.as_str() } else { "127.0.0.1:0" };
-        let rail = modules::open(scheme, &Listen::At { address, exactly: true });
-        let rails = vec![rail.expect("this host has it")];
-        let endpoint = Endpoint::open(EndpointConfig::new(ClusterId(9)), rails).expect("it opens");
-        let exchange = |own: &[u8]| {
-            addresses.lock().expect("nobody panics")[rank as usize] = own.to_vec();
-            here.wait();
-            Ok::<_, Infallible>(addresses.lock().expect("nobody panics").clone())
-        };
-        let group = Group::find(&endpoint, rank, 7 << 48, exchange).expect("all are here");
-        let team = Team::new(&endpoint, &group, 8 << 48).expect("there is room");
-        let options =
-            WindowOptions { implementation: Implementation::Direct, ..WindowOptions::default() };
-        let mut window = team.allocate(1 << 20, &options).expect("all make the same");
-        begun.wait();
-        let worked = catch_unwind(AssertUnwindSafe(|| act(&team, &window, &endpoint, rank)));
-        if worked.is_err() {
-            // The other rank waits for nobody then.
-            endpoint.close();
-        }
-        // Here a rank waits without any call on its window or its endpoint.
-        done.wait();
-        worked.unwrap_or_else(|panic| resume_unwind(panic));
-        window.free().expect("nobody is lost");
-        team.settle(Duration::from_secs(5));
-        group.leave(&endpoint);
-        endpoint.close();
-    };
-    std::thread::scope(|scope| {
-        let run = &run;
-        (0..2).for_each(|rank| {
-            scope.spawn(move || run(rank));
-        });
-    });
 }
 
 #[test]
@@ -346,4 +304,31 @@ fn memory_of_a_window_is_refused_to_one_that_accumulates_in_another_way() {
             alone.free().expect("nobody is lost");
         }
     });
+}
+
+#[test]
+fn what_a_window_left_behind_is_asked_about_after_it_was_freed() {
+    for implementation in
+        [Implementation::Direct, Implementation::DirectAccumulateAtOrigin, Implementation::Messages]
+    {
+        two_of_a_team("tcp", |team, _, _, rank| {
+            let options = WindowOptions { implementation, counters: 1, ..WindowOptions::default() };
+            let mut window = team.allocate(64, &options).expect("all make the same");
+            let word = Datatype::of(Element::U64);
+            let request = (rank == 0).then(|| {
+                window.lock(LockKind::Exclusive, 1, NONE).expect("it may");
+                let (bytes, target) = (7u64.to_ne_bytes(), Target::new(1, 0, 1, &word));
+                let put = window.rput(Source::slice(&bytes, 1, &word), target).expect("it fits");
+                window.unlock(1).expect("nobody is lost");
+                put
+            });
+            window.free().expect("nobody is lost");
+            // The unlock has completed it, and the window is not needed for that.
+            if let Some(request) = request {
+                request.wait().expect("it was done");
+            }
+            assert!(matches!(window.notices(0), Err(Error::Misuse { .. })));
+            assert!(matches!(window.wait_notices(0, 1), Err(Error::Misuse { .. })));
+        });
+    }
 }

@@ -10,8 +10,8 @@ use ropewalk_base::memory::Memory;
 use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig, Group, Level, Oversize, PeerId};
 use ropewalk_rma::{
-    Asserts, Cells, Datatype, Destination, Element, Error, Implementation, Interrupted, Operator,
-    Source, Target, Team, Window, WindowOptions,
+    Asserts, Cells, Datatype, Destination, Element, Error, Implementation, Interrupted, LockKind,
+    Operator, Source, Target, Team, Window, WindowOptions,
 };
 
 /// Bytes of an operation: sockets and windows do not take all of them.
@@ -287,4 +287,61 @@ fn a_target_that_one_has_lost_is_not_locked_for_others() {
         });
     }
     assert!(losses > 0, "nobody was lost meanwhile");
+}
+
+/// Three ranks, of which one dies; the others make collective calls again and again, and each tells of that rank alone.
+fn survivors(implementation: Implementation) {
+    let addresses = Mutex::new(vec![Vec::new(); 3]);
+    let here = Barrier::new(3);
+    let run = |rank: u32| {
+        let rail = modules::open("tcp", &Listen::At { address: "127.0.0.1:0", exactly: true });
+        let rails = vec![rail.expect("this host has it")];
+        let endpoint = Endpoint::open(EndpointConfig::new(ClusterId(9)), rails).expect("it opens");
+        let exchange = |own: &[u8]| {
+            addresses.lock().expect("nobody panics")[rank as usize] = own.to_vec();
+            here.wait();
+            Ok::<_, Infallible>(addresses.lock().expect("nobody panics").clone())
+        };
+        let group = Group::find(&endpoint, rank, 7 << 48, exchange).expect("all are here");
+        let team = Team::new(&endpoint, &group, TEAM).expect("there is room");
+        let options = WindowOptions { implementation, ..WindowOptions::default() };
+        let window = team.allocate(64, &options).expect("all are there");
+        team.barrier().expect("all are there");
+        if rank == 2 {
+            team.settle(Duration::from_secs(5));
+            return endpoint.close();
+        }
+        for round in 0..5u64 {
+            let exchanged = team.exchange(&round.to_ne_bytes());
+            assert!(matches!(exchanged, Err(Error::TeamLost { rank: 2, .. })), "{exchanged:?}");
+            let cells = Cells::zeroed(64);
+            let made = team.create(&cells, 0..64, &options).map(drop);
+            assert!(matches!(made, Err(Error::TeamLost { rank: 2, .. })), "{made:?}");
+            // Nobody else is lost by that.
+            let (word, value) = (Datatype::of(Element::U64), (round + 1).to_ne_bytes());
+            let other = 1 - rank;
+            window.lock(LockKind::Exclusive, other, Asserts::NONE).expect("it may");
+            let target = Target::new(other, 0, 1, &word);
+            window.put(Source::slice(&value, 1, &word), target).expect("it fits");
+            window.unlock(other).expect("the other one lives");
+        }
+        let met = team.barrier();
+        assert!(matches!(met, Err(Error::TeamLost { rank: 2, .. })), "{met:?}");
+        assert_eq!(window.cells().load::<u64>(0), Some(5));
+        team.settle(Duration::from_secs(5));
+        endpoint.close();
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        (0..3).for_each(|rank| {
+            scope.spawn(move || run(rank));
+        });
+    });
+}
+
+#[test]
+fn those_who_are_left_make_collective_calls_without_losing_each_other() {
+    for implementation in [Implementation::Direct, Implementation::Messages] {
+        survivors(implementation);
+    }
 }

@@ -48,6 +48,8 @@ pub(crate) struct Driver<R, E> {
     timers: BTreeSet<(Time, SlotId)>,
     replies: VecDeque<R>,
     events: VecDeque<E>,
+    /// Room for the links whose timers are due. It is empty between calls.
+    due: Vec<SlotId>,
 }
 
 impl<R, E> Driver<R, E> {
@@ -58,6 +60,7 @@ impl<R, E> Driver<R, E> {
             timers: BTreeSet::new(),
             replies: VecDeque::new(),
             events: VecDeque::new(),
+            due: Vec::new(),
         }
     }
 
@@ -179,18 +182,19 @@ pub(crate) trait Driven<S> {
     /// Judges the timers that are due.
     fn run_timers(&mut self) {
         // Each once: what is due is not over before a packet has left.
-        let mut due = Vec::new();
         let driver = self.driver();
+        let mut due = std::mem::take(&mut driver.due);
         while let Some(&(at, id)) = driver.timers.first().filter(|(at, _)| *at <= driver.now) {
             driver.timers.remove(&(at, id));
             due.push(id);
         }
-        for id in due {
+        for id in due.drain(..) {
             let Some((_, schedule)) = self.schedule(id) else { continue };
             schedule.timer = Time::NEVER;
             self.run_timer(id);
             self.touch(id);
         }
+        self.driver().due = due;
     }
 
     /// The port has no room for more: links that wait for it are looked at all the same, and given up in time.

@@ -132,9 +132,7 @@ impl Core {
         }
         let stored = match place.kind {
             IncomingKind::Put(put) => Some(Stored::Put(put, place.payload_bytes)),
-            IncomingKind::LockedPut { region, cookie } if place.span == 0 => {
-                Some(Stored::Locked { region, cookie })
-            }
+            IncomingKind::LockedPut { region, cookie } => Some(Stored::Locked { region, cookie }),
             _ => None,
         };
         if let Some(stored) = stored {

@@ -333,6 +333,8 @@ impl Core {
 
     /// A session ended: its requests end, and who has a lock after it is told.
     pub(crate) fn drop_locks_of(&mut self, id: PeerId, session: u32) {
+        // Before anybody else has the lock: their bytes must not come after it.
+        self.drop_locked_puts(id, session);
         let mut locks = std::mem::take(&mut self.locks);
         let is_its = |it: &Request| it.session == session && self.resolve(it.peer) == id;
         let mut changed = Vec::new();

@@ -102,6 +102,9 @@ fn the_first_failure_ends_the_job_and_is_its_status() {
     assert_eq!(job.status, 7);
     let want = "ropewalk run: rank 1 ended with status 7; the other 2 are ended\n";
     assert_eq!(job.err, want);
+    let job = ended(run(&["-n", "1"], &script("exit 200")));
+    assert_eq!(job.err, "ropewalk run: rank 0 ended with status 200\n");
+    assert_eq!(job.status, 200);
     let killed =
         script("if [ $ROPEWALK_RANK = 0 ]; then kill -KILL $$; fi; trap '' TERM; sleep 600");
     let job = ended(run(&["-n", "2"], &killed));
@@ -276,13 +279,13 @@ fn ranks_run_on_hosts_by_a_remote_shell() {
     std::fs::write(&shell, text).expect("it is written");
     let shell = format!("sh {}", shell.display());
     let options = ["-n", "4", "--hosts", "alpha,beta", "--shell", &shell];
-    let mut command = run(&options, &script("echo $HOST $PWD"));
-    command.current_dir(place.path());
+    let mut command = run(&options, &script("echo $HOST $PWD $ROPEWALK_RMA_LISTEN"));
+    command.current_dir(place.path()).env("ROPEWALK_RMA_LISTEN", "shm://");
     let job = ended(command);
     assert_eq!(job.status, 0, "{}", job.err);
     let host = |rank: u32| if rank < 2 { "alpha" } else { "beta" };
     let here = place.path().canonicalize().expect("it is there");
-    let want = |rank| format!("[{rank}] {} {}", host(rank), here.display());
+    let want = |rank| format!("[{rank}] {} {} shm://", host(rank), here.display());
     assert_eq!(job.out, (0..4).map(want).collect::<Vec<_>>());
     // A remote shell takes no environment along.
     let this = std::env::current_exe().expect("a test has a file");

@@ -3,11 +3,12 @@
  * A function has the name and the meaning of its MPI counterpart (MPI-4.1, chapter 12), with rw_ in place of MPI_, but for this:
  *   - all ranks of the job are the team: no call takes a communicator, and a group is a list of ranks;
  *   - an info is a text, "no_locks=true;name=halo", or NULL;
- *   - counts, displacements and sizes have 64 bits, in lists and behind pointers, too: give rw_count lengths[n] and the address of
- *     an rw_count size. An int there would be read or overwritten beyond its end;
+ *   - counts, displacements and sizes of data have 64 bits, in lists and behind pointers, too: give rw_count lengths[n] and the
+ *     address of an rw_count size. An int there would be read or overwritten beyond its end. Ranks, numbers of ranks and of
+ *     requests, and units are ints, as the declarations say;
  *   - datatypes need no commit;
  *   - each call returns RW_SUCCESS or the code of an error, and other calls may follow one that failed.
- *     rw_last_error has words for it, with the window, the rank and the rule or range.
+ *     rw_last_error has words for it, with the window, the rank and the rule or range where these are known.
  *
  * Programs are started by 'ropewalk run -n 4 -- ./program'; one that is started otherwise is alone.
  * Threads may call at the same time, as far as MPI's rules of epochs allow it. The manual page is ropewalk-rma(7).
@@ -182,7 +183,7 @@ int rw_allgather(const void *own, rw_count bytes, void *all);
 const char *rw_error_string(int code);
 const char *rw_last_error(void);
 
-/* Windows. `base` is the address of a pointer, but for rw_win_create. */
+/* Windows. `base` is the address of a pointer, but for rw_win_create, rw_win_attach and rw_win_detach: these take the memory's. */
 int rw_win_allocate(rw_aint bytes, int disp_unit, const char *info, void *base, rw_win *win);
 int rw_win_allocate_shared(rw_aint bytes, int disp_unit, const char *info, void *base, rw_win *win);
 int rw_win_create(void *base, rw_aint bytes, int disp_unit, const char *info, rw_win *win);

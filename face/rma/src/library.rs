@@ -205,6 +205,18 @@ pub fn with_numbers<T>(
     ask(&win(of)?.numbers)
 }
 
+/// Whether one more window can be kept: asked before ranks make it together.
+pub fn has_window_room() -> Result<(), Failure> {
+    TABLE.change(|table| match table.windows.iter().count() < WINDOWS_MAX {
+        true => Ok(()),
+        false => Err(no_window_room()),
+    })
+}
+
+fn no_window_room() -> Failure {
+    failure(ERR_NO_MEM, format!("{WINDOWS_MAX} windows are there already"))
+}
+
 /// Keeps a window that was made, by a number.
 pub fn keep_window(window: Window, flavor: c_int) -> Result<Handle, Failure> {
     let (bytes, unit) = match window.is_dynamic() {
@@ -218,8 +230,7 @@ pub fn keep_window(window: Window, flavor: c_int) -> Result<Handle, Failure> {
         model: MODEL_UNIFIED,
     };
     let win = Arc::new(Win { window: RwLock::new(window), numbers });
-    let full = failure(ERR_NO_MEM, format!("{WINDOWS_MAX} windows are there already"));
-    let id = TABLE.change(|table| table.windows.add(full, |_| Ok(win)))?;
+    let id = TABLE.change(|table| table.windows.add(no_window_room(), |_| Ok(win)))?;
     Ok(handle(WINDOW_BITS.handle(0, id)))
 }
 

@@ -18,10 +18,12 @@ use crate::exchange::Exchange;
 use crate::frame::{Frame, Kind};
 use crate::output::Lines;
 use crate::place::{Place, PlaceError, of_ranks};
-use crate::ranks::{adopt, sweep};
+use crate::ranks::{BY_SIGNAL, adopt, sweep};
 
-/// What ranks are given to end by themselves when the job ends.
-const GRACE: Duration = Duration::from_secs(2);
+/// Our own variables begin so; ranks of other hosts have them, too.
+const OWN_VARIABLES: &str = "ROPEWALK_";
+/// Signals that ask for an end after which the launcher ends at once, whatever it waits for.
+const ENDING_MAX: u32 = 3;
 /// What agents are given to end, once nothing is left for them to do.
 const AGENT_END: Duration = Duration::from_secs(5);
 /// Things that have happened and were not looked at, at most: then agents wait.
@@ -46,6 +48,8 @@ pub struct Launch {
     pub remote_program: Option<PathBuf>,
     /// Whether each line of output begins with its rank.
     pub tells_ranks: bool,
+    /// What ranks are given to end by themselves when the job ends.
+    pub grace: Duration,
     /// The words by which this program plays an agent, and a rank.
     pub agent_words: &'static [&'static str],
 }
@@ -94,6 +98,7 @@ struct Running<'a> {
     status: Option<u8>,
     /// When ranks are killed that have not ended.
     kill_at: Option<Instant>,
+    grace: Duration,
 }
 
 impl Launch {
@@ -117,7 +122,15 @@ impl Launch {
         let passing = signals.handle();
         let bell = events.clone();
         let watcher = std::thread::spawn(move || {
-            signals.forever().all(|number| bell.send(Event::Signal(number)).is_ok())
+            let mut ending = 0;
+            signals.forever().all(|number| {
+                ending += u32::from(asks_for_end(number));
+                if ending >= ENDING_MAX {
+                    // Whoever reads the output has stopped, so that nobody looks. Agents that hear nobody kill their ranks.
+                    std::process::exit(128 + number);
+                }
+                bell.send(Event::Signal(number)).is_ok()
+            })
         });
         let mut running = Running {
             helpers: Vec::new(),
@@ -129,6 +142,7 @@ impl Launch {
             err,
             status: None,
             kill_at: None,
+            grace: self.grace,
         };
         let begun = self.begin(&mut running, &events);
         drop(events);
@@ -139,6 +153,17 @@ impl Launch {
         drop(happened);
         let _ = watcher.join();
         status
+    }
+
+    /// The variables that an agent adds: of another host also our own ones of this environment.
+    fn variables(&self, remote: bool) -> Vec<(String, String)> {
+        let own = std::env::vars_os().filter(|_| remote);
+        let own = own.filter_map(|(name, value)| {
+            let name = name.into_string().ok().filter(|name| name.starts_with(OWN_VARIABLES));
+            Some((name?, value.into_string().ok()?))
+        });
+        // What the user says here counts more.
+        own.chain(self.variables.iter().cloned()).collect()
     }
 
     /// Begins the agents, and tells each what to run.
@@ -165,7 +190,7 @@ impl Launch {
                 // A remote shell begins elsewhere.
                 directory: std::env::current_dir().ok().filter(|_| remote),
                 program: self.program.clone(),
-                variables: self.variables.clone(),
+                variables: self.variables(remote),
                 key: key.clone(),
             };
             let agent = running.helpers.len();
@@ -179,6 +204,11 @@ impl Launch {
         }
         Ok(())
     }
+}
+
+/// Whether a signal that is passed on asks ranks to end.
+fn asks_for_end(number: i32) -> bool {
+    !matches!(number, SIGUSR1 | SIGUSR2)
 }
 
 /// Starts an agent. A signal of the terminal goes to the launcher, and not to it.
@@ -291,9 +321,9 @@ impl Running<'_> {
         if status == 0 {
             return self.miss();
         }
-        let how = match status {
-            129.. => format!("was ended by signal {}", status - 128),
-            _ => format!("ended with status {status}"),
+        let (status, how) = match status.checked_sub(BY_SIGNAL) {
+            Some(signal) => (128 + signal, format!("was ended by signal {signal}")),
+            None => (status, format!("ended with status {status}")),
         };
         self.fail(status.min(255) as u8, &format!("rank {rank} {how}"));
     }
@@ -317,20 +347,20 @@ impl Running<'_> {
         let _ = writeln!(self.err, "ropewalk run: {why}{rest}");
         self.status = Some(status);
         self.signal(SIGTERM);
-        self.kill_at = Some(Instant::now() + GRACE);
+        self.kill_at = Some(Instant::now() + self.grace);
     }
 
     /// A user's signal goes to all ranks. One that asks for an end is the job's status; a second one kills.
     fn pass_on(&mut self, number: i32) {
         self.signal(number);
-        if matches!(number, SIGUSR1 | SIGUSR2) {
+        if !asks_for_end(number) {
             return;
         }
         if self.kill_at.is_some() {
             return self.kill();
         }
         self.status = self.status.or(Some(128 + number as u8));
-        self.kill_at = Some(Instant::now() + GRACE);
+        self.kill_at = Some(Instant::now() + self.grace);
     }
 
     fn signal(&mut self, number: i32) {

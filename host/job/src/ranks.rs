@@ -36,11 +36,14 @@ pub fn rank(agent: u32, program: &[String]) -> u8 {
     NOT_STARTED
 }
 
-/// The number by which shells tell how a program ended.
+/// Added to the number of a signal that ended a program: a status of its own has 8 bits.
+pub(crate) const BY_SIGNAL: u32 = 256;
+
+/// How a program ended, as a number.
 pub(crate) fn status_of(status: ExitStatus) -> u32 {
     use std::os::unix::process::ExitStatusExt;
-    let signal = || status.signal().map_or(1, |signal| 128 + signal);
-    status.code().unwrap_or_else(signal) as u32
+    let signal = || status.signal().map_or(1, |signal| BY_SIGNAL + signal as u32);
+    status.code().map_or_else(signal, |code| code as u32)
 }
 
 /// Starts a rank in a process group of its own.

@@ -10,7 +10,9 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_core::Holdings;
 use ropewalk_net::{Atomic, Audience, Direction, Mode, OperationId, PeerId, Posted, Raise};
-use ropewalk_wire::frame::{Body, ReplyBody};
+use ropewalk_wire::frame::{
+    AtomicBody, Body, COMPARE_SWAP, FETCH, ReplyBody, StridedBody, TELL, UpdateBody,
+};
 
 const REGION: usize = 2 << 20;
 const MODES: [Mode; 2] = [Mode::Fail, Mode::Resume];
@@ -574,6 +576,95 @@ fn answers_that_a_peer_cannot_mean_cost_it_its_link_and_nothing_else() {
             world.nodes[0].endpoint.check();
         }
     }
+}
+
+/// Asks a stranger's target for something of this number; the status of the answer.
+fn answered(target: &mut Target, stranger: &mut Stranger, number: u64, body: Body) -> u8 {
+    let payload: &[u8] = if matches!(body, Body::Update(_)) { &[9; 8] } else { &[] };
+    assert!(stranger.say(body, payload));
+    let status = |body: &Body| match body {
+        Body::Reply(reply) if reply.number.get() == number => Some(reply.status),
+        _ => None,
+    };
+    stranger.awaits(&mut target.world, status)
+}
+
+#[test]
+fn operators_and_elements_that_a_target_does_not_know_are_refused_and_change_nothing() {
+    let (sum, xor) = (Operator::Sum as u8, Operator::BitXor as u8);
+    let (word, float, byte) = (Element::U64 as u8, Element::F64 as u8, Element::Byte as u8);
+    // Numbers that nothing has, and pairs that do not go together. The last one is legal.
+    let kinds = [(0, word), (200, word), (100, word), (sum, 0), (sum, 255), (0, 0), (xor, float)];
+    let kinds = kinds.into_iter().chain([(COMPARE_SWAP, float), (COMPARE_SWAP, 200), (sum, byte)]);
+    for mode in MODES {
+        let mut target = Target::new(Medium::Tcp, mode, 0);
+        let mut stranger = Stranger::admitted(&mut target.world, 99);
+        let (slot, secret) = (target.key.slot.to_u64().into(), target.key.secret.into());
+        let mut numbers = 1..;
+        for (operator, element) in kinds.clone().chain([(sum, word)]) {
+            let expected = if (operator, element) == (sum, word) { 0 } else { 7 };
+            let number = numbers.next().expect("there is always one more");
+            let atomic = Body::Atomic(AtomicBody {
+                key_slot: slot,
+                key_secret: secret,
+                offset: 64.into(),
+                number: number.into(),
+                operand: [9; 8],
+                compare: [0; 8],
+                operator,
+                element,
+                flags: (TELL | FETCH).into(),
+                reserved: [0; 4],
+            });
+            let status = answered(&mut target, &mut stranger, number, atomic);
+            assert_eq!(status, expected, "{mode:?}: atomic {operator} {element}");
+            // An update has no operator to compare and swap: with any element it is unknown.
+            let number = numbers.next().expect("there is always one more");
+            let update = Body::Update(UpdateBody {
+                key_slot: slot,
+                key_secret: secret,
+                offset: 72.into(),
+                number: number.into(),
+                total: 1.into(),
+                within: 0.into(),
+                count: 1.into(),
+                operator,
+                element,
+                flags: (TELL | FETCH).into(),
+            });
+            let status = answered(&mut target, &mut stranger, number, update);
+            assert_eq!(status, expected, "{mode:?}: update {operator} {element}");
+            let words = [64, 72].map(|at| target.word(0, at));
+            let changed = if expected == 0 { u64::from_ne_bytes([9; 8]) } else { 0 };
+            assert_eq!(words, [changed; 2], "{mode:?}: {operator} {element}");
+        }
+        target.world.nodes[0].endpoint.check();
+    }
+}
+
+#[test]
+fn a_layout_that_nobody_told_costs_a_peer_its_link_and_changes_nothing() {
+    let mut target = Target::new(Medium::Tcp, Mode::Fail, 1);
+    let mut stranger = Stranger::admitted(&mut target.world, 99);
+    let strided = Body::Strided(StridedBody {
+        key_slot: target.key.slot.to_u64().into(),
+        key_secret: target.key.secret.into(),
+        address: 0.into(),
+        number: 1.into(),
+        instances: 1.into(),
+        from: 0.into(),
+        count: 8.into(),
+        operator: Operator::Replace as u8,
+        element: Element::Byte as u8,
+        flags: TELL.into(),
+        layout: 3,
+        reserved: [0; 7],
+    });
+    assert!(stranger.say(strided, &[9; 8]));
+    let mut heard = Vec::new();
+    target.world.until("the end of the link", |_| !stranger.hear(&mut heard));
+    assert_eq!(target.word(1, 0), 0, "others go on");
+    target.world.nodes[0].endpoint.check();
 }
 
 #[test]

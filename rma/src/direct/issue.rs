@@ -71,20 +71,22 @@ impl Hub {
         window: u32,
         operation: &Operation<'_>,
         ticket: Option<&Arc<Ticket>>,
-    ) -> Result<(), Error> {
-        self.prepare_remotely(window, operation, ticket, false)?;
-        self.push_lane(window, operation.rank, Next::Operations);
-        Ok(())
+    ) -> Result<bool, Error> {
+        let is_queued = self.prepare_remotely(window, operation, ticket, false)?;
+        if is_queued {
+            self.push_lane(window, operation.rank, Next::Operations);
+        }
+        Ok(is_queued)
     }
 
-    /// Queues it. `is_alone`: a put goes in a frame of its own.
+    /// Queues it, or refuses it; false where it is done already. `is_alone`: a put goes in a frame of its own.
     pub(super) fn prepare_remotely(
         &mut self,
         window: u32,
         operation: &Operation<'_>,
         ticket: Option<&Arc<Ticket>>,
         is_alone: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let rank = operation.rank;
         if let Some(error) = self.lost(window, rank) {
             return Err(error);
@@ -114,10 +116,10 @@ impl Hub {
             };
             let refused = Refused { window, reason, verb, address, bytes, window_bytes, fetch };
             self.refused_remotely(rank, refused, ticket.map(|it| &**it));
-            return Ok(());
+            return Ok(true);
         }
         if self.do_at_once(window, operation) {
-            return Ok(());
+            return Ok(false);
         }
         let round = self.remote(window).lanes[rank as usize].round.clone();
         let issue = Issue { operation, ticket, verb, address, bytes, is_dynamic, is_alone, round };
@@ -134,7 +136,7 @@ impl Hub {
                 self.atomic_remotely(window, &issue, at, change, value);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn put_remotely(&mut self, window: u32, issue: &Issue<'_>, source: &Source<'_>) {

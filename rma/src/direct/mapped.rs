@@ -190,16 +190,24 @@ fn walk(
 }
 
 fn put(cells: &Cells, operation: &Operation<'_>, source: &Source<'_>) {
+    if let (Some(to), Some(from)) = (operation.only(), source.only()) {
+        let bytes = source.data_bytes() as usize;
+        return source.copy_to(from, cells, (operation.address + to) as usize, bytes);
+    }
     walk(operation.pieces(), source.pieces(), |to, from, bytes| {
         source.copy_to(from, cells, (operation.address + to) as usize, bytes);
     });
 }
 
 fn get(cells: &Cells, operation: &Operation<'_>, to: &Destination<'_>) {
-    walk(operation.pieces(), to.pieces(), |from, own, bytes| {
+    let copy = |from: i64, own: i64, bytes: usize| {
         let (from, own) = ((operation.address + from) as usize, (to.at as i64 + own) as usize);
         cells.copy(from, to.cells, own, bytes).expect("all data were judged");
-    });
+    };
+    match (operation.only(), to.only()) {
+        (Some(from), Some(own)) => copy(from, own, to.data_bytes() as usize),
+        _ => walk(operation.pieces(), to.pieces(), copy),
+    }
 }
 
 /// A short update of elements that lie without gaps at the target. Returns the bytes that it copied.

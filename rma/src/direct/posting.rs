@@ -210,6 +210,30 @@ impl Hub {
         None
     }
 
+    /// A rank is lost whose session goes on: its lock goes back, or is not asked for any more. Others may wait for it.
+    fn drop_lock(&mut self, window: u32, rank: u32) {
+        let Some(remote) = self.remotes.get_mut(&window) else { return };
+        let key = remote.keys[rank as usize];
+        let Some(lock) = remote.lanes[rank as usize].lock.take() else { return };
+        match lock {
+            Lock { request: Some(request), is_held: true, .. } => {
+                self.return_lock(rank, key, request)
+            }
+            // What is granted all the same goes back at once.
+            Lock { request: Some(request), .. } => self.mail.endpoint().cancel(request),
+            Lock { request: None, .. } => {}
+        }
+    }
+
+    /// Gives a lock back for which nobody here has a use.
+    fn return_lock(&mut self, rank: u32, key: RemoteKey, request: OperationId) {
+        let Ok(id) = self.posted.insert(Posted::Return) else { return };
+        match self.mail.release_lock(rank, key, request, id.to_u64() | REMOTE) {
+            Ok(NetPosted::Pending(_)) => {}
+            Ok(NetPosted::Done(_)) | Err(_) => drop(self.posted.remove(id)),
+        }
+    }
+
     /// A rank is lost: nothing of what is under way may use memory of the user's for long.
     fn cancel_accesses(&self, lost: u32) {
         let of_it = |posted: &Posted| match posted {
@@ -442,8 +466,10 @@ impl Hub {
         for (window, has_lock) in windows {
             self.abandon_remotely(window, rank);
             self.unsure[rank as usize].clear();
-            if has_lock && matches!(loss, Loss::Session(_)) {
-                self.give_lock_back(window, self.rank, rank);
+            match loss {
+                Loss::Session(_) if has_lock => self.give_lock_back(window, self.rank, rank),
+                Loss::Session(_) => {}
+                Loss::Protocol(_) | Loss::Told => self.drop_lock(window, rank),
             }
         }
         self.cancel_accesses(rank);
@@ -586,8 +612,11 @@ impl Hub {
 
     fn lock_is_ours(&mut self, window: u32, rank: u32, request: OperationId, note: u64) {
         let Some(remote) = self.remotes.get_mut(&window) else { return };
-        if let Some(lock) = &mut remote.lanes[rank as usize].lock {
-            (lock.request, lock.is_held) = (Some(request), true);
+        let key = remote.keys[rank as usize];
+        match &mut remote.lanes[rank as usize].lock {
+            Some(lock) => (lock.request, lock.is_held) = (Some(request), true),
+            // The rank was lost meanwhile.
+            None => return self.return_lock(rank, key, request),
         }
         if note == OWNER_DIED {
             self.refused(rank, Refused { window, ..Refused::of(Reason::OwnerDied) });
@@ -597,7 +626,9 @@ impl Hub {
 
     /// Asks for the lock of a rank if something waits for it.
     pub fn ask_for_what_waits(&mut self, window: u32, rank: u32) {
-        if !self.remote(window).lanes[rank as usize].is_empty() {
+        // A request may be asked about after the window was freed.
+        let Some(remote) = self.remotes.get(&window) else { return };
+        if !remote.lanes[rank as usize].is_empty() {
             self.ask_for_lock(window, rank);
         }
     }

@@ -61,7 +61,7 @@ fn apply(epochs: &mut Epochs, step: Step) -> bool {
         Step::Complete => epochs.complete().is_ok(),
         Step::Post(group) => epochs.post(group, NONE).is_ok(),
         Step::Wait => epochs.wait().is_ok(),
-        Step::Lock(rank) => epochs.lock(LockKind::Shared, rank, NONE).is_ok(),
+        Step::Lock(rank) => epochs.lock(rank, NONE).is_ok(),
         Step::Unlock(rank) => epochs.unlock(rank).is_ok(),
         Step::LockAll => epochs.lock_all(NONE).is_ok(),
         Step::UnlockAll => epochs.unlock_all().is_ok(),
@@ -208,7 +208,7 @@ fn r1_the_first_operation_makes_an_epoch_of_a_fence_and_other_calls_cancel_it() 
     assert_eq!(it.operate(Some(0)), Err(Rule::NoAccess(Call::Operation)));
     assert_eq!(it.fence(NONE), Ok(false));
     it.clone().start(&[0], NONE).unwrap();
-    it.clone().lock(LockKind::Shared, 0, NONE).unwrap();
+    it.clone().lock(0, NONE).unwrap();
     let mut posted = it.clone();
     posted.post(&[0], NONE).unwrap();
     assert_eq!(posted.operate(Some(0)), Err(Rule::NoAccess(Call::Operation)));
@@ -229,12 +229,12 @@ fn r1_start_with_post_is_legal_and_two_access_epochs_are_not() {
     assert_eq!(it.operate(Some(1)), Err(Rule::NotStarted(1)));
     let open = Call::Start;
     assert_eq!(it.start(&[1], NONE), Err(Rule::AccessOpen { call: Call::Start, open }));
-    let lock = it.lock(LockKind::Shared, 2, NONE);
+    let lock = it.lock(2, NONE);
     assert_eq!(lock, Err(Rule::AccessOpen { call: Call::Lock, open }));
     let call = Call::Post;
     assert_eq!(it.post(&[1], NONE), Err(Rule::ExposureOpen { call, open: Call::Post }));
     it.wait().unwrap();
-    assert_eq!(it.complete(), Ok(vec![0, 2]));
+    assert_eq!(it.complete().as_deref(), Ok(&[0, 2][..]));
     assert_eq!(it.free(), Ok(()));
 }
 
@@ -246,7 +246,7 @@ fn r1_flush_and_requests_are_for_locks_only() {
     it.start(&[0], NONE).unwrap();
     assert_eq!(it.passive(Call::Request, Some(0)), Err(Rule::NoPassive(Call::Request)));
     it.complete().unwrap();
-    it.lock(LockKind::Exclusive, 0, NONE).unwrap();
+    it.lock(0, NONE).unwrap();
     it.passive(Call::Request, Some(0)).unwrap();
     it.passive(Call::Flush, None).unwrap();
     assert_eq!(it.passive(Call::Flush, Some(2)), Err(Rule::NotLocked(2)));
@@ -271,7 +271,7 @@ fn r3_empty_groups_and_oneself_are_legal_and_a_wrong_rank_is_not() {
     it.start(&[], NONE).unwrap();
     assert_eq!(it.operate(Some(0)), Err(Rule::NotStarted(0)));
     it.operate(None).unwrap();
-    assert_eq!(it.complete(), Ok(vec![]));
+    assert_eq!(it.complete().as_deref(), Ok(&[][..]));
     it.start(&[OWN], NONE).unwrap();
     it.post(&[OWN], NONE).unwrap();
     it.operate(Some(OWN)).unwrap();
@@ -288,9 +288,9 @@ fn r3_empty_groups_and_oneself_are_legal_and_a_wrong_rank_is_not() {
 #[test]
 fn r4_several_targets_may_be_locked_and_the_same_one_only_once() {
     let mut it = epochs();
-    it.lock(LockKind::Shared, 0, NONE).unwrap();
-    it.lock(LockKind::Exclusive, 2, Asserts::NO_CHECK).unwrap();
-    assert_eq!(it.lock(LockKind::Shared, 0, NONE), Err(Rule::LockedTwice(0)));
+    it.lock(0, NONE).unwrap();
+    it.lock(2, Asserts::NO_CHECK).unwrap();
+    assert_eq!(it.lock(0, NONE), Err(Rule::LockedTwice(0)));
     it.operate(Some(2)).unwrap();
     assert_eq!(it.operate(Some(1)), Err(Rule::NotLocked(1)));
     let open = Call::Lock;
@@ -303,7 +303,7 @@ fn r4_several_targets_may_be_locked_and_the_same_one_only_once() {
     it.lock_all(NONE).unwrap();
     it.operate(Some(1)).unwrap();
     let open = Call::LockAll;
-    let lock = it.lock(LockKind::Shared, 0, NONE);
+    let lock = it.lock(0, NONE);
     assert_eq!(lock, Err(Rule::AccessOpen { call: Call::Lock, open }));
     it.unlock_all().unwrap();
 }
@@ -312,18 +312,18 @@ fn r4_several_targets_may_be_locked_and_the_same_one_only_once() {
 fn r4_a_window_is_not_locked_and_exposed_at_once() {
     let mut it = epochs();
     it.post(&[0], NONE).unwrap();
-    let lock = it.lock(LockKind::Shared, OWN, NONE);
+    let lock = it.lock(OWN, NONE);
     assert_eq!(lock, Err(Rule::LockedAndExposed(Call::Lock)));
     assert_eq!(it.lock_all(NONE), Err(Rule::LockedAndExposed(Call::LockAll)));
-    it.lock(LockKind::Shared, 0, NONE).unwrap();
+    it.lock(0, NONE).unwrap();
     it.wait().unwrap();
-    it.lock(LockKind::Shared, OWN, NONE).unwrap();
+    it.lock(OWN, NONE).unwrap();
     assert_eq!(it.post(&[0], NONE), Err(Rule::LockedAndExposed(Call::Post)));
 }
 
 #[test]
 fn r4_windows_without_locks_say_so() {
     let mut it = Epochs::new(0, 2, true);
-    assert_eq!(it.lock(LockKind::Shared, 0, NONE), Err(Rule::NoLocks));
+    assert_eq!(it.lock(0, NONE), Err(Rule::NoLocks));
     assert_eq!(it.lock_all(NONE), Err(Rule::NoLocks));
 }

@@ -353,7 +353,11 @@ impl Hub {
         }
         let Some(state) = self.windows.get_mut(&refused.window) else { return };
         state.refused += 1;
-        if state.refusals.len() < REFUSALS_MAX {
+        if refusal == Refusal::OwnerDied {
+            // Whoever reads what a dead holder left has to know it, whatever else went wrong.
+            state.refusals.push_front((rank, refusal));
+            state.refusals.truncate(REFUSALS_MAX);
+        } else if state.refusals.len() < REFUSALS_MAX {
             state.refusals.push_back((rank, refusal));
         }
     }
@@ -370,6 +374,20 @@ impl Hub {
         state.refusals.clear();
         state.refused = 0;
         Err(Error::Refused { window: state.name.clone(), rank, refusal, further })
+    }
+
+    /// What a lock tells that is here when it returns: its last holder died with it. All else waits for the next
+    /// synchronisation.
+    ///
+    /// # Errors
+    /// [`Refusal::OwnerDied`], if that was so.
+    pub fn settle_lock(&mut self, window: u32) -> Result<(), Error> {
+        self.hear_refusals();
+        let state = self.window(window);
+        let died = state.refusals.pop_front_if(|(_, refusal)| *refusal == Refusal::OwnerDied);
+        let Some((rank, refusal)) = died else { return Ok(()) };
+        state.refused -= 1;
+        Err(Error::Refused { window: state.name.clone(), rank, refusal, further: 0 })
     }
 
     /// The error of a rank that is lost.

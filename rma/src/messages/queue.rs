@@ -102,6 +102,8 @@ pub(crate) struct Queue {
     pub is_urgent: bool,
     /// Operations of which the target has not said that they are done.
     pub is_unflushed: bool,
+    /// A complete has ended operations that nobody answers; the target may have refused some of them.
+    pub is_unheard: bool,
     /// The last token that was sent, and the last one that came back.
     pub token: u64,
     pub done: u64,
@@ -124,6 +126,7 @@ impl Default for Queue {
             bytes: 0,
             is_urgent: false,
             is_unflushed: false,
+            is_unheard: false,
             token: 0,
             done: 0,
             fetches: 0,

@@ -95,7 +95,7 @@ impl Shared {
     }
 
     /// Another thread may have got what it waits for.
-    fn tell(&self) {
+    pub fn tell(&self) {
         // First: whoever is about to wait looks at this after it has said so.
         self.news.fetch_add(1, Ordering::SeqCst);
         if self.leads.load(Ordering::SeqCst) {
@@ -219,15 +219,19 @@ impl Shared {
         });
         self.until(|hub| {
             let here = |rank: &u32| !hub.exchanged[*rank as usize].is_empty();
-            if let Some(missing) = (0..self.size).find(|rank| !here(rank)) {
-                return match hub.lost[missing as usize] {
-                    Some(loss) => Err(Error::TeamLost { rank: missing, loss }),
-                    None => Ok(None),
-                };
+            let missing = (0..self.size).find(|rank| !here(rank));
+            let lost = missing.map(|rank| (rank, hub.lost[rank as usize]));
+            if let Some((_, None)) = lost {
+                return Ok(None);
             }
+            // The round is over, also where it came to nothing: what others still send of it is passed over.
             hub.exchange_round += 1;
             let first = |all: &mut std::collections::VecDeque<Vec<u8>>| all.pop_front();
-            Ok(Some(hub.exchanged.iter_mut().filter_map(first).collect()))
+            let all = hub.exchanged.iter_mut().filter_map(first).collect();
+            match lost {
+                Some((rank, Some(loss))) => Err(Error::TeamLost { rank, loss }),
+                _ => Ok(Some(all)),
+            }
         })
     }
 

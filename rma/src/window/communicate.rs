@@ -46,7 +46,8 @@ impl Request {
     /// # Errors
     /// As [`Self::test`].
     pub fn wait(self) -> Result<(), Error> {
-        if let Some(rank) = self.rank {
+        // One that is done needs no window, which may have been freed.
+        if let Some(rank) = self.rank.filter(|_| !self.ticket.is_done()) {
             self.window.way.wait_for(rank, &self.ticket)?;
         }
         self.tell();
@@ -73,7 +74,8 @@ impl Window {
     ///
     /// # Errors
     /// There is no epoch for the rank; both sides have not as many bytes; or data lie outside of their memory here. What
-    /// lies outside of the target's window is told at the next synchronisation.
+    /// lies outside of the target's window is told at the next synchronisation that waits for the target, at the latest by the
+    /// free: a complete does not wait.
     pub fn put(&self, source: Source<'_>, target: Target<'_>) -> Result<(), Error> {
         self.inner.put(source, target, None).map(drop)
     }

@@ -47,6 +47,8 @@ impl Window {
     }
 
     fn check_counter(&self, counter: u32) -> Result<(), Error> {
+        // A window that was freed has none.
+        drop(self.inner.epochs()?);
         let counters = self.inner.options.counters;
         let judged = match counter < counters {
             true => Ok(()),

@@ -65,7 +65,7 @@ impl Window {
     pub fn wait(&self) -> Result<(), Error> {
         let group = {
             let epochs = self.inner.epochs()?;
-            self.inner.rule(epochs.posted(Call::Wait).map(<[u32]>::to_vec))?
+            self.inner.rule(epochs.posted(Call::Wait))?
         };
         let waited = self.inner.way.wait(&group);
         let ended = self.inner.epochs()?.wait();
@@ -81,7 +81,7 @@ impl Window {
     pub fn test(&self) -> Result<bool, Error> {
         let group = {
             let epochs = self.inner.epochs()?;
-            self.inner.rule(epochs.posted(Call::Test).map(<[u32]>::to_vec))?
+            self.inner.rule(epochs.posted(Call::Test))?
         };
         let tested = self.inner.way.test(&group);
         if tested != Ok(false) {
@@ -96,9 +96,11 @@ impl Window {
     /// when operations are.
     ///
     /// # Errors
-    /// The rank is locked already, another epoch is open, or the window takes no locks.
+    /// The rank is locked already, another epoch is open, or the window takes no locks. Or the last holder of this rank's own
+    /// lock, or of one of a shared window, died with it: then the epoch has begun all the same. Other locks are asked for with
+    /// the first operation, and the next synchronisation tells of it: flush before you use what you read.
     pub fn lock(&self, kind: LockKind, rank: u32, asserts: Asserts) -> Result<(), Error> {
-        let judged = self.inner.epochs()?.lock(kind, rank, asserts);
+        let judged = self.inner.epochs()?.lock(rank, asserts);
         self.inner.rule(judged)?;
         self.inner.checked(Checks::begin);
         self.inner.way.lock(kind, rank, !asserts.has(Asserts::NO_CHECK))

@@ -636,6 +636,23 @@ impl Core {
         });
     }
 
+    /// A session ended: bytes of its puts under a lock that are here, and not stored yet, are not stored.
+    pub(in crate::remote) fn drop_locked_puts(&mut self, id: PeerId, session: u32) {
+        let is_put =
+            |it: &Ready| it.session == session && matches!(it.stores, Some(Stored::Locked { .. }));
+        if !self.jobs.ready.iter().any(is_put) {
+            return;
+        }
+        let ready = std::mem::take(&mut self.jobs.ready);
+        let is_its = |it: &Ready| is_put(it) && self.resolve(it.peer) == id;
+        let (dropped, kept): (Vec<Ready>, Vec<Ready>) = ready.into_iter().partition(is_its);
+        self.jobs.ready = kept.into();
+        for put in dropped {
+            self.release_copy(put.source);
+            self.release_region(put.region);
+        }
+    }
+
     fn stored(&mut self, done: &Ready, stored: Stored, outcome: Result<[u8; 8], Fault>) {
         self.release_copy(done.source);
         match (stored, outcome) {

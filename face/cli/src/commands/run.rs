@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -17,8 +18,9 @@ Each rank has its number in $ROPEWALK_RANK, and how many there are in $ROPEWALK_
 spread over hosts and namespaces in blocks: of 4 ranks and 2 hosts, 0 and 1 are on the first one.
 
 The job ends when all ranks have. When one fails, or Ctrl-C is pressed, the others are asked to end \
-(SIGTERM, or the signal itself), and killed after 2 seconds; a second Ctrl-C kills them at once. The \
-status is that of the first rank that failed; 128 and its number for a signal.
+(SIGTERM, or the signal itself), and killed after the time of --grace; a second Ctrl-C kills them at \
+once, and a third one ends this command. The status is that of the first rank that failed; 128 and its \
+number for a signal, also for one that this command got, however the ranks ended then.
 
 Ranks read nothing from standard input.
 
@@ -41,9 +43,12 @@ pub struct Run {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     namespaces: Vec<String>,
     /// A variable of the ranks' environment; may be given several times. Ranks of this host have
-    /// those of this command, too
+    /// those of this command, too, and ranks of --hosts those that begin with ROPEWALK_
     #[arg(short, long = "env", value_name = "NAME=VALUE")]
     variables: Vec<String>,
+    /// What ranks are given to end by themselves when the job ends
+    #[arg(long, value_name = "SECONDS", default_value_t = 2)]
+    grace: u64,
     /// Write output as it is, without the rank in front of each line
     #[arg(long)]
     plain: bool,
@@ -52,7 +57,7 @@ pub struct Run {
         long,
         value_name = "COMMAND",
         env = "ROPEWALK_REMOTE_SHELL",
-        default_value = "ssh -T -oBatchMode=yes"
+        default_value = "ssh -T -oBatchMode=yes -oServerAliveInterval=15 -oServerAliveCountMax=3"
     )]
     shell: String,
     /// Where ropewalk is on the other hosts [default: where it is here]
@@ -91,6 +96,7 @@ pub fn run(arguments: &Run) -> anyhow::Result<ExitCode> {
         shell: arguments.shell.split_whitespace().map(String::from).collect(),
         remote_program: arguments.remote_program.clone(),
         tells_ranks: !arguments.plain,
+        grace: Duration::from_secs(arguments.grace),
         agent_words: AGENT,
     };
     if launch.shell.is_empty() {

@@ -509,8 +509,8 @@ unsafe fn element(address: *const c_void, datatype: &Datatype) -> Result<Vec<u8>
     let Class::One(element) = datatype.class() else {
         return Err(failure(ERR_TYPE, "only one element of a predefined type can be swapped"));
     };
-    if address.is_null() {
-        return Err(failure(ERR_ARG, "the address of data is NULL"));
+    if address.is_null() || address.addr() == BOTTOM {
+        return Err(failure(ERR_ARG, "the address of data is NULL or RW_BOTTOM"));
     }
     // SAFETY: the caller vouches for one element.
     unsafe { crate::memory::list(address.cast(), element.shape().extent as i64) }

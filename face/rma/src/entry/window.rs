@@ -11,7 +11,7 @@ use crate::handles::{
     FLAVOR_ALLOCATE, FLAVOR_CREATE, FLAVOR_DYNAMIC, FLAVOR_SHARED, Handle, handle,
 };
 use crate::info;
-use crate::library::{free_window, keep_window};
+use crate::library::{free_window, has_window_room, keep_window};
 use crate::memory::{place, put};
 
 /// A window of `bytes` bytes of fresh memory, zeroed. `base` gets the address of the memory, which is there until the window
@@ -223,6 +223,7 @@ unsafe fn create<T>(
     let unit = u32::try_from(displacement_unit).map_err(negative);
     // SAFETY: the caller vouches for it.
     let options = unit.and_then(|unit| info::read(unsafe { text(info) }?, unit));
+    let memory = has_window_room().and(memory);
     match memory.and_then(|memory| options.map(|options| (memory, options))) {
         Ok((memory, options)) => Ok(make(memory, &options)?),
         Err(failure) => {

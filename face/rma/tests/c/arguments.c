@@ -121,6 +121,8 @@ static void operations(void)
     FAILS(rw_fetch_and_op(&one, NULL, RW_INT64, 0, 0, RW_SUM, win), RW_ERR_ARG, "NULL");
     FAILS(rw_compare_and_swap(NULL, &one, &found, RW_INT64, 0, 0, win), RW_ERR_ARG, "NULL");
     FAILS(rw_compare_and_swap(&one, NULL, &found, RW_INT64, 0, 0, win), RW_ERR_ARG, "NULL");
+    FAILS(rw_compare_and_swap(RW_BOTTOM, &one, &found, RW_INT64, 0, 0, win), RW_ERR_ARG, "RW_BOTTOM");
+    FAILS(rw_compare_and_swap(&one, RW_BOTTOM, &found, RW_INT64, 0, 0, win), RW_ERR_ARG, "RW_BOTTOM");
     FAILS(rw_compare_and_swap(&one, &one, &found, RW_DOUBLE, 0, 0, win), RW_ERR_TYPE, "compared");
     FAILS(rw_compare_and_swap(&one, &one, &found, RW_INT64, 4, 0, win), RW_ERR_RANK, "no rank 4");
     FAILS(rw_rput(&one, 1, RW_INT64, 0, 0, 1, RW_INT64, win, NULL), RW_ERR_ARG, "NULL");

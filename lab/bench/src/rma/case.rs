@@ -127,6 +127,10 @@ pub const NO_WINDOW: &str = "no-window";
 pub const MESSAGES: &str = "messages";
 /// The second one of rows with several origins.
 pub const ONE_ORIGIN: &str = "one-origin";
+/// The second one of rows of accumulates and of strided puts.
+pub const PUT: &str = "direct-put";
+/// The second one of rows of single operations over shared memory.
+pub const CREATED: &str = "direct-create";
 
 /// A party of ours, or the bare medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +139,10 @@ pub enum System {
     DirectOrigin,
     /// Beside several origins: one of them alone.
     OneOrigin,
+    /// Beside accumulates and strided puts: a contiguous put of as many bytes.
+    Put,
+    /// Over shared memory: the program has the memory of the windows, so that nobody maps it.
+    Created,
     Messages,
     /// By messages, beside a thread of each rank that does nothing but serve.
     MessagesProgress,
@@ -146,10 +154,12 @@ pub enum System {
     NoWindow,
 }
 
-const SYSTEMS: [(System, &str); 8] = [
+const SYSTEMS: [(System, &str); 10] = [
     (System::Direct, "direct"),
     (System::DirectOrigin, "direct-origin"),
     (System::OneOrigin, ONE_ORIGIN),
+    (System::Put, PUT),
+    (System::Created, CREATED),
     (System::Messages, MESSAGES),
     (System::MessagesProgress, "messages-progress"),
     (System::Sendrecv, "sendrecv"),
@@ -255,6 +265,8 @@ impl Case {
         }
         let samples = match self.program {
             Program::PassivePut => &samples[samples.len() / 2..],
+            // Ours tell of overtaking, too.
+            Program::Fairness => &samples[..1.min(samples.len())],
             _ => samples,
         };
         let nanos = median(samples.iter().map(|it| *it as f64).collect()).max(1.0);
@@ -275,6 +287,11 @@ impl Case {
     pub fn alone(&self, samples: &[u64]) -> Option<f64> {
         let alone = samples[..samples.len() / 2].iter().map(|it| *it as f64 / 1000.0);
         (self.program == Program::PassivePut).then(|| median(alone.collect()))
+    }
+
+    /// Of [`Program::Fairness`]: how many operations of others came between two of one rank at most.
+    pub fn overtaken(&self, samples: &[u64]) -> Option<u64> {
+        if self.program == Program::Fairness { samples.get(1).copied() } else { None }
     }
 
     /// Whether a greater figure is a better one.

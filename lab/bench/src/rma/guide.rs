@@ -41,7 +41,10 @@ fn kinds() -> Vec<Kin> {
         ),
         kin("passive_put.MEDIUM.BYTES", "a put while the target computes as long as that takes"),
         kin("counter.MEDIUM.OTHERS", "so many ranks add to one word"),
-        kin("fairness.MEDIUM.OTHERS", "Jain's index of how often each of them could"),
+        kin(
+            "fairness.MEDIUM.OTHERS",
+            "Jain's index of how often each of them could, and the longest overtaking",
+        ),
         kin("open.idle.MEDIUM", "processor time of a rank with an open window, while all sleep"),
         kin("open.latency.MEDIUM", "8-byte messages between polling ranks with an open window"),
     ];
@@ -49,6 +52,7 @@ fn kinds() -> Vec<Kin> {
         ("open.idle.MEDIUM", "0.5 % of a processor"),
         ("origins.MEDIUM.OTHERS", "0.9 x the bandwidth of one origin"),
         ("served.OPERATION.MEDIUM.BYTES", "1.05 x the time alone"),
+        ("flush.OPERATION.MEDIUM.BYTES", "accumulate, strided from 64 KiB: 1.25 x a put's time"),
         ("open.latency.MEDIUM", "1.05 x the time without a window"),
     ] {
         all.iter_mut().filter(|kin| kin.names == names).for_each(|kin| kin.reach = reach.into());

@@ -435,22 +435,28 @@ fn fairness(own: &Rank) -> Samples {
     let word = Datatype::of(Element::U64);
     counting(own, |one, before| {
         let begin = Instant::now();
-        let mut count = 0u64;
+        let (mut count, mut overtaken, mut last) = (0u64, 0u64, None);
         while begin.elapsed() < COUNTS {
             add(own, one, before)?;
             count += 1;
+            // The word counts everybody's additions.
+            let now = before.load::<u64>(0).unwrap_or(0);
+            overtaken = overtaken.max(last.map_or(0, |last| now - last - 1));
+            last = Some(now);
         }
-        let (bytes, at) = (count.to_ne_bytes(), own.word(1 + own.rank as usize));
-        own.window().put(Source::slice(&bytes, 1, &word), Target::new(0, at, 1, &word))
+        let told = [count, overtaken].map(u64::to_ne_bytes);
+        let at = own.word(2 * own.rank as usize);
+        own.window().put(Source::slice(told.as_flattened(), 2, &word), Target::new(0, at, 2, &word))
     })?;
     own.team.barrier()?;
-    let counts = own.others().into_iter().map(|rank| {
-        let at = own.word(1 + rank as usize) as usize;
-        own.window().cells().load::<u64>(at).unwrap_or(0) as f64
-    });
-    let counts: Vec<f64> = counts.collect();
+    let told = |rank: u32, which: usize| {
+        let at = own.word(2 * rank as usize + which) as usize;
+        own.window().cells().load::<u64>(at).unwrap_or(0)
+    };
+    let counts: Vec<f64> = own.others().into_iter().map(|rank| told(rank, 0) as f64).collect();
     let (sum, squares) = (counts.iter().sum::<f64>(), counts.iter().map(|it| it * it).sum::<f64>());
     // In thousandths of the nanoseconds that other rows have.
     let jain = sum * sum / (counts.len() as f64 * squares.max(1.0));
-    Ok(vec![(jain * 1000.0) as u64])
+    let overtaken = own.others().into_iter().map(|rank| told(rank, 1)).max();
+    Ok(vec![(jain * 1000.0) as u64, overtaken.unwrap_or(0)])
 }

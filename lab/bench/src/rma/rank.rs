@@ -1,7 +1,7 @@
 //! A rank, as its program sees it.
 
 use anyhow::Context;
-use ropewalk_rma::{Team, Window, WindowOptions};
+use ropewalk_rma::{Cells, Team, Window, WindowOptions};
 
 use super::case::{Act, Case, Program, System};
 use super::mail::Mail;
@@ -33,7 +33,11 @@ impl Rank {
         // Behind the data lie words by which ranks tell each other something.
         let bytes = bytes.next_multiple_of(8) + 8 * 64;
         let has_one = case.system != System::NoWindow;
-        let window = has_one.then(|| team.allocate(bytes, &options)).transpose()?;
+        let make = || match case.system {
+            System::Created => team.create(&Cells::zeroed(bytes), 0..bytes, &options),
+            _ => team.allocate(bytes, &options),
+        };
+        let window = has_one.then(make).transpose()?;
         Ok(Rank { case, rank, team: team.clone(), window, mail })
     }
 

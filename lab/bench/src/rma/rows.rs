@@ -7,8 +7,11 @@ use crate::Options;
 /// Bytes of an operation in rows with a flush.
 const FEW: [usize; 5] = [8, 1024, 4096, 65_536, 1 << 20];
 
-/// Origins of one target.
-const ORIGINS: [u32; 4] = [1, 2, 4, 7];
+/// Origins of one target, and targets of one origin.
+const SIDES: [u32; 7] = [1, 2, 3, 4, 5, 6, 7];
+/// Those of a quick run.
+const FEW_ORIGINS: [u32; 4] = [1, 2, 4, 7];
+const FEW_SIDES: [u32; 2] = [1, 3];
 
 /// The shortest time without calls that says something, in milliseconds.
 const IDLE_MS_MIN: u64 = 200;
@@ -46,22 +49,26 @@ fn cases_of_all_media(options: &Options) -> Vec<Vec<Case>> {
             let rounds = rounds(options, program, bytes, loops);
             let case = |system| {
                 let ranks = if system == System::OneOrigin { 2 } else { ranks };
+                let program = if system == System::Put { of_put(program) } else { program };
                 Case { program, system, medium, ranks, bytes, loops, rounds }
             };
-            let several = program == Program::Origins && ranks > 2;
-            let beside = several.then_some(System::OneOrigin);
             let mut systems = systems(options, program, medium, bytes);
-            beside.into_iter().for_each(|system| systems.insert(1, system));
+            if program == Program::Origins && ranks > 2 {
+                systems.insert(1, System::OneOrigin);
+            }
             all.push(systems.into_iter().map(case).collect());
         };
         for program in [Program::Latency, Program::Bidirectional, Program::Put, Program::Get] {
             sizes.iter().for_each(|bytes| row(program, 2, *bytes, 0));
         }
-        let others: &[u32] = if options.quick { &[1, 3] } else { &[1, 2, 4, 7] };
+        let (sides, origins): (&[u32], &[u32]) = match options.quick {
+            true => (&FEW_SIDES, &FEW_ORIGINS),
+            false => (&SIDES, &SIDES),
+        };
         for program in [Program::Targets, Program::Synchronisation] {
-            others.iter().for_each(|others| row(program, others + 1, 0, 0));
+            sides.iter().for_each(|others| row(program, others + 1, 0, 0));
         }
-        ORIGINS.iter().for_each(|others| row(Program::Origins, others + 1, 65_536, 0));
+        origins.iter().for_each(|others| row(Program::Origins, others + 1, 65_536, 0));
         for loops in [0, 8, 32, 128] {
             row(Program::Overlap, 2, 65_536, loops);
             row(Program::Skew, 2, 65_536, loops);
@@ -111,6 +118,15 @@ fn rounds(options: &Options, program: Program, bytes: usize, loops: u64) -> usiz
     (budget / each).clamp(10, most)
 }
 
+/// A contiguous put instead of the operation.
+fn of_put(program: Program) -> Program {
+    match program {
+        Program::Flush(_) => Program::Flush(Act::Put),
+        Program::Flush16(_) => Program::Flush16(Act::Put),
+        program => program,
+    }
+}
+
 /// The parties of a row, beside MPIs.
 fn systems(options: &Options, program: Program, medium: &str, bytes: usize) -> Vec<System> {
     if matches!(program, Program::Idle | Program::Polling) {
@@ -123,6 +139,11 @@ fn systems(options: &Options, program: Program, medium: &str, bytes: usize) -> V
     let mut systems = vec![System::Direct];
     if program == Program::Bidirectional {
         systems.push(System::Sendrecv);
+    }
+    if let Program::Flush(act) | Program::Flush16(act) = program {
+        let is_compared = matches!(act, Act::Accumulate | Act::Strided);
+        systems.extend(is_compared.then_some(System::Put));
+        systems.extend((medium == "shm").then_some(System::Created));
     }
     let one_exchange = match program {
         Program::Flush(act) => matches!(act, Act::Put | Act::FetchAdd | Act::Swap) && bytes == 8,
@@ -173,6 +194,25 @@ mod tests {
                 assert_eq!(one.len(), usize::from(has_one), "{name}");
                 assert!(one.iter().all(|case| case.ranks == 2 && case.rounds == row[0].rounds));
             }
+        }
+    }
+
+    #[test]
+    fn accumulates_and_strided_puts_are_measured_beside_a_put_of_as_many_bytes() {
+        let all = cases(&Options::default());
+        for (name, put) in [
+            ("flush.accumulate.tcp.65536", Some(Program::Flush(Act::Put))),
+            ("flush16.accumulate.shm.8", Some(Program::Flush16(Act::Put))),
+            ("flush.strided.udp.65536", Some(Program::Flush(Act::Put))),
+            ("flush.get.tcp.65536", None),
+        ] {
+            let row = all.iter().find(|group| group[0].name() == name).expect("it is a row");
+            let beside = row.iter().find(|case| case.system == System::Put);
+            assert_eq!(beside.map(|case| case.program), put, "{name}");
+            let same = |case: &&Case| (case.bytes, case.rounds) == (row[0].bytes, row[0].rounds);
+            assert!(beside.iter().all(same), "{name}");
+            let has_created = row.iter().any(|case| case.system == System::Created);
+            assert_eq!(has_created, name.contains(".shm."), "{name}");
         }
     }
 

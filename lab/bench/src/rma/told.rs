@@ -2,7 +2,7 @@
 
 use ropewalk_netns::Topology;
 
-use super::case::{Case, MESSAGES, ONE_ORIGIN, Program, Served, median};
+use super::case::{CREATED, Case, MESSAGES, ONE_ORIGIN, PUT, Program, Served, median};
 use super::cost::Cost;
 use super::peers::{self, Peers};
 use super::place::{self, MTU};
@@ -22,6 +22,10 @@ const POLLING_RATIO: f64 = 1.05;
 const SERVED_RATIO: f64 = 1.05;
 /// The least bandwidth of several origins, as a multiple of that of one.
 const ORIGINS_RATIO: f64 = 0.9;
+/// The longest time of an accumulate, and of a strided put, as a multiple of that of a put of as many bytes.
+const PUT_RATIO: f64 = 1.25;
+/// The size from which that counts: below it a put is a frame and nothing else.
+const PUT_BYTES_MIN: usize = 65_536;
 
 /// A party with its runs.
 pub(super) struct Run {
@@ -81,11 +85,16 @@ impl Run {
         }
     }
 
-    /// Whether the ratio to another one is told: ours to all, and messages to messages.
+    /// Whether the ratio to another one is told: ours to all, messages to messages, and created windows to MPIs.
     fn is_compared(&self, other: &Run) -> bool {
         let is_mpi = matches!(other.party, Party::Mpi(_));
-        let same = self.name() == MESSAGES && is_mpi && other.is_by_messages();
-        !other.is_local && other.name() != OURS && (self.name() == OURS || same)
+        let same = match self.name() {
+            OURS => other.name() != OURS,
+            MESSAGES => is_mpi && other.is_by_messages(),
+            CREATED => is_mpi,
+            _ => false,
+        };
+        !other.is_local && same
     }
 
     /// Ratios of the pairs with another one.
@@ -170,6 +179,9 @@ impl Run {
         if matches!(case.program, Program::Served(_)) {
             params.extend(self.served());
         }
+        if let Some(most) = self.found.iter().filter_map(|it| case.overtaken(&it.samples)).max() {
+            params.push(("overtaken_most", most.to_string()));
+        }
         let alone: Option<Vec<f64>> = self.found.iter().map(|it| case.alone(&it.samples)).collect();
         if let Some(alone) = alone {
             let (alone, beside) = (spread(alone).0, spread(self.figures.clone()).0);
@@ -251,6 +263,7 @@ fn verdict(case: &Case, run: &Run, runs: &[Run]) -> Vec<(&'static str, String)> 
         Program::Polling => (POLLING_RATIO, "x without a window", beside(case.yardstick())),
         Program::Served(_) => (SERVED_RATIO, "x alone", Some(own)),
         Program::Origins => (ORIGINS_RATIO, "x one origin", beside(ONE_ORIGIN)),
+        Program::Flush(_) if case.bytes >= PUT_BYTES_MIN => (PUT_RATIO, "x a put", beside(PUT)),
         _ => return Vec::new(),
     };
     let Some(value) = value.filter(|_| run.name() == OURS) else { return Vec::new() };
@@ -362,6 +375,33 @@ mod tests {
         let told =
             outcomes(&row, &[ours(System::Direct, &row, 2, vec![vec![9]])], &mut Peers::default());
         assert_eq!(told[0].param("verdict"), "");
+    }
+
+    #[test]
+    fn an_accumulate_is_judged_by_a_put_of_the_same_run() {
+        let row = Case { program: Program::Flush(Act::Accumulate), bytes: 65_536, ..ROW };
+        for (nanos, kept) in [(12_500, "true"), (12_600, "false")] {
+            let direct = ours(System::Direct, &row, 2, vec![vec![nanos]]);
+            let put =
+                Case { program: Program::Flush(Act::Put), system: System::Put, ..row.clone() };
+            let put = run(Party::Ours(put), &row, vec![vec![10_000]]);
+            let told = outcomes(&row, &[direct, put], &mut Peers::default());
+            assert_eq!(told[0].param("kept"), kept);
+            assert!(told[0].param("ratio_direct-put").starts_with("[1.2"), "{:?}", told[0].params);
+            assert_eq!(told[1].param("kept"), "");
+        }
+        // A put itself has nothing to be judged by.
+        let row = Case { program: Program::Flush(Act::Put), ..row };
+        let direct = ours(System::Direct, &row, 2, vec![vec![9]]);
+        assert_eq!(outcomes(&row, &[direct], &mut Peers::default())[0].param("verdict"), "");
+    }
+
+    #[test]
+    fn overtaking_is_told_beside_the_index_and_is_no_part_of_it() {
+        let row = Case { program: Program::Fairness, ranks: 3, ..ROW };
+        let runs = vec![vec![980, 7], vec![990, 31], vec![970, 2]];
+        let told = outcomes(&row, &[ours(System::Direct, &row, 3, runs)], &mut Peers::default());
+        assert_eq!((told[0].median, told[0].param("overtaken_most")), (0.98, "31"));
     }
 
     #[test]

@@ -1,0 +1,53 @@
+//! Two ranks, each a thread of this process.
+
+use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Barrier, Mutex};
+use std::time::Duration;
+
+use ropewalk_base::ids::ClusterId;
+use ropewalk_net::modules::{self, Listen};
+use ropewalk_net::{Endpoint, EndpointConfig, Group};
+use ropewalk_rma::{Implementation, Team, Window, WindowOptions};
+
+/// Each rank does this with a window by remote access.
+pub fn two_of_a_team(scheme: &str, act: impl Fn(&Team, &Window, &Endpoint, u32) + Sync) {
+    let addresses = Mutex::new(vec![Vec::new(); 2]);
+    let (here, begun, done) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
+    let run = |rank: u32| {
+        let name = format!("direct{}-{scheme}-{rank}", std::process::id());
+        let address = if scheme == "shm" { name.as_str() } else { "127.0.0.1:0" };
+        let rail = modules::open(scheme, &Listen::At { address, exactly: true });
+        let rails = vec![rail.expect("this host has it")];
+        let endpoint = Endpoint::open(EndpointConfig::new(ClusterId(9)), rails).expect("it opens");
+        let exchange = |own: &[u8]| {
+            addresses.lock().expect("nobody panics")[rank as usize] = own.to_vec();
+            here.wait();
+            Ok::<_, Infallible>(addresses.lock().expect("nobody panics").clone())
+        };
+        let group = Group::find(&endpoint, rank, 7 << 48, exchange).expect("all are here");
+        let team = Team::new(&endpoint, &group, 8 << 48).expect("there is room");
+        let options =
+            WindowOptions { implementation: Implementation::Direct, ..WindowOptions::default() };
+        let mut window = team.allocate(1 << 20, &options).expect("all make the same");
+        begun.wait();
+        let worked = catch_unwind(AssertUnwindSafe(|| act(&team, &window, &endpoint, rank)));
+        if worked.is_err() {
+            // The other rank waits for nobody then.
+            endpoint.close();
+        }
+        // Here a rank waits without any call on its window or its endpoint.
+        done.wait();
+        worked.unwrap_or_else(|panic| resume_unwind(panic));
+        window.free().expect("nobody is lost");
+        team.settle(Duration::from_secs(5));
+        group.leave(&endpoint);
+        endpoint.close();
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        (0..2).for_each(|rank| {
+            scope.spawn(move || run(rank));
+        });
+    });
+}
