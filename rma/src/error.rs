@@ -76,7 +76,7 @@ pub enum BadArgument {
     #[error("no more than {most} regions are attached at a time")]
     Regions { most: usize },
     #[error(
-        "{bytes} bytes of this memory are exposed already by a window of another implementation ({other:?}): accumulates through both would get lost"
+        "{bytes} bytes of this memory are exposed already by a window of another implementation or team ({other:?}): accumulates through both would get lost, so free that one first"
     )]
     Regime { bytes: usize, other: Implementation },
     #[error("there is no rank {rank}: the window has {size}")]

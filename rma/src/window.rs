@@ -174,7 +174,7 @@ impl Window {
         let counters = options.counters;
         let is_dynamic = matches!(sharing, Sharing::Dynamic);
         let checked = check(cells, &range, options, is_dynamic)
-            .and_then(|()| Claim::new(cells, &range, options.implementation));
+            .and_then(|()| Claim::new(cells, &range, team.executor(options.implementation)));
         let (name, opened) = team.with(|hub| {
             let number = hub.next_window;
             hub.next_window += 1;

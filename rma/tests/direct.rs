@@ -289,7 +289,7 @@ fn memory_of_a_window_is_refused_to_one_that_accumulates_in_another_way() {
                 refused.to_string(),
                 format!(
                     "window {}, rank {rank}: 8 bytes of this memory are exposed already by a window of another \
-                 implementation (Direct): accumulates through both would get lost",
+                 implementation or team (Direct): accumulates through both would get lost, so free that one first",
                     dynamic.name().number
                 )
             );

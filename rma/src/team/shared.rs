@@ -1,5 +1,6 @@
 //! What the windows of a team share: its mail, its state, and how threads wait for both.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -7,10 +8,12 @@ use std::time::Duration;
 use ropewalk_net::{Awaited, Context, Endpoint, Group};
 
 use super::mail::{MESSAGE_BYTES, Mail};
+use crate::claims::Executor;
 use crate::error::{BadArgument, Error, Loss};
 use crate::messages::hub::{Hub, TEAM};
 use crate::messages::state::Domain;
 use crate::messages::wire::Item;
+use crate::options::Implementation;
 
 /// No thread waits longer without a look.
 const REST: Duration = Duration::from_millis(100);
@@ -66,6 +69,16 @@ impl Shared {
 
     pub fn size(&self) -> u32 {
         self.size
+    }
+
+    /// Who executes accumulates of windows of an implementation: no two that live at a time have one number.
+    pub fn executor(&self, implementation: Implementation) -> Executor {
+        let number = match implementation {
+            Implementation::Direct => self.endpoint.descriptor().as_raw_fd() as usize,
+            Implementation::Messages => std::ptr::from_ref(self).addr(),
+            Implementation::DirectAccumulateAtOrigin => 0,
+        };
+        Executor { implementation, number }
     }
 
     fn hub(&self) -> MutexGuard<'_, Hub> {

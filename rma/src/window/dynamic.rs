@@ -55,7 +55,8 @@ impl Window {
         let address = (cells.address().addr() + range.start) as u64;
         let mut attached = attached.lock().expect("nobody panics with it");
         self.inner.argument(judge(&attached, address, bytes))?;
-        let claim = Claim::new(cells, &range, self.inner.options.implementation);
+        let executor = self.inner.team.executor(self.inner.options.implementation);
+        let claim = Claim::new(cells, &range, executor);
         let claim = Some(self.inner.argument(claim)?);
         if bytes > 0 {
             self.inner.way.attach(cells, range)?;
