@@ -81,7 +81,7 @@ impl Team {
     /// Makes a window over a range of the user's cells. All ranks call it.
     ///
     /// # Errors
-    /// As [`Self::allocate`]; the range does not lie in the cells; or a window of another implementation exposes some of it.
+    /// As [`Self::allocate`]; the range does not lie in the cells; or a window of another implementation or team exposes some of it.
     pub fn create(
         &self,
         cells: &Cells,

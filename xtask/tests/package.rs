@@ -97,6 +97,7 @@ const SHARED: &[&str] = &[
     "sbin/mount.ropewalk",
     "share/bash-completion/completions/ropewalk",
     "share/doc/ropewalk/copyright",
+    "share/doc/ropewalk/examples/jacobi.c",
     "share/doc/ropewalk/examples/mnt-ropewalk.mount",
     "share/doc/ropewalk/examples/ropewalk.toml",
     "share/doc/ropewalk/install.md",

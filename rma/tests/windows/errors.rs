@@ -282,6 +282,33 @@ pub fn ranks_that_make_different_windows_are_told(setup: Setup) {
     });
 }
 
+/// A complete asks nothing back, and in a barrier of four ranks the target and the origin tell each other nothing.
+pub fn what_was_refused_behind_a_complete_is_told_by_the_free_at_the_latest(setup: Setup) {
+    ranks(setup, 4, |own| {
+        for _ in 0..8 {
+            let mut window = own.window(64);
+            let told = match own.rank {
+                0 => {
+                    window.start(&[1], NONE).unwrap();
+                    put(&window, 1, 0, 7).unwrap();
+                    put(&window, 1, 64, 8).unwrap();
+                    window.complete()
+                }
+                1 => {
+                    window.post(&[0], NONE).unwrap();
+                    window.wait()
+                }
+                _ => Ok(()),
+            };
+            assert!(own.rank == 0 || told.is_ok(), "{told:?}");
+            let freed = window.free();
+            let outcomes = [told, freed].map(|outcome| outcome.is_err());
+            assert_eq!(outcomes.iter().filter(|it| **it).count(), usize::from(own.rank == 0));
+            assert_eq!(window.cells().load::<u64>(0), Some(if own.rank == 1 { 7 } else { 0 }));
+        }
+    });
+}
+
 pub fn a_rank_that_is_lost_ends_the_epochs_that_wait_for_it(setup: Setup) {
     let (begin, told) = (Instant::now(), AtomicU32::new(0));
     ranks(setup, 4, |own| {

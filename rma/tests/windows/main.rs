@@ -204,5 +204,6 @@ scenarios! {
         what_is_refused_in_an_epoch_of_start_comes_with_its_end_or_the_next_one,
         a_refusal_names_window_rank_and_range,
         ranks_that_make_different_windows_are_told,
+        what_was_refused_behind_a_complete_is_told_by_the_free_at_the_latest,
         a_rank_that_is_lost_ends_the_epochs_that_wait_for_it;
 }

@@ -14,6 +14,8 @@ const OBJECT_NAME: &str = "libbmi.so.0";
 const RMA_OBJECT_NAME: &str = "libropewalk-rma.so.0";
 
 const HEADERS: [&str; 3] = ["face/bmi/include", "face/mx/include", "face/rma/include"];
+/// Programs that use windows; those in Rust need the crates.
+const EXAMPLES: &str = "face/rma/examples";
 const PAGES: [&str; 3] = ["face/bmi/man", "face/mx/man", "face/rma/man"];
 /// The names by which programs find the objects of MX, and the script that links them from their archive.
 pub const MX_OBJECTS: [&str; 2] = ["libmyriexpress.so", "libopen-mx.so.0"];
@@ -100,6 +102,11 @@ pub fn plan(root: &Path, built: &Built, prefix: &Path) -> Result<Vec<Item>> {
     for headers in HEADERS {
         for (name, path) in listed(&root.join(headers))? {
             items.push(copy(format!("include/{name}"), &path, false));
+        }
+    }
+    for (name, path) in listed(&root.join(EXAMPLES))? {
+        if name.ends_with(".c") {
+            items.push(copy(format!("share/doc/ropewalk/examples/{name}"), &path, false));
         }
     }
     for pages in PAGES {
@@ -231,7 +238,7 @@ pub fn advice(prefix: &Path, staged: bool) -> String {
         (false, true) => "run ldconfig, so that programs find the library".to_string(),
         (false, false) => format!(
             "to use it:\n  export PKG_CONFIG_PATH={0}/lib/pkgconfig MANPATH={0}/share/man:\n  cc \
-             program.c $(pkg-config --cflags --libs libbmi)\nfor programs that were linked \
+             program.c $(pkg-config --cflags --libs libbmi)\n(libropewalk-rma for windows)\nfor programs that were linked \
              otherwise, set LD_LIBRARY_PATH={0}/lib",
             prefix.display()
         ),
