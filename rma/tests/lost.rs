@@ -1,5 +1,7 @@
 //! A rank that is lost while operations to it are under way: it broke the protocol, its session goes on, and it answers nothing.
 
+mod pair;
+
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -128,6 +130,38 @@ impl Rank<'_> {
         let (elements, target) = (Source::slice(&one, 1, &word), Target::new(1, 0, 1, &word));
         self.window.accumulate(elements, target, Operator::Sum).expect("it fits");
         self.window.flush(1).expect("nobody has the lock for ever");
+    }
+
+    /// Puts under rank 1's lock until that rank is lost. True: the lock was there before.
+    fn puts_under_a_lock(self) -> bool {
+        let _ends = Ends(self.stage);
+        let (word, one) = (Datatype::of(Element::U64), 1u64.to_ne_bytes());
+        self.stage.is_issued.store(true, Ordering::SeqCst);
+        self.window.lock(LockKind::Exclusive, 1, Asserts::NONE).expect("it may");
+        let mut flushed = 0;
+        let put = || {
+            let target = Target::new(1, 0, 1, &word);
+            self.window.put(Source::slice(&one, 1, &word), target)?;
+            self.window.flush(1)
+        };
+        while put().is_ok() {
+            flushed += 1;
+        }
+        self.window.unlock(1).expect_err("the rank is lost");
+        self.stage.is_over.store(true, Ordering::SeqCst);
+        self.progress_until(&self.stage.is_seen);
+        flushed > 0
+    }
+
+    /// Puts under the same lock after another one has lost that rank.
+    fn puts_under_a_lock_later(self) {
+        let _ends = Ends(self.stage);
+        let (word, one) = (Datatype::of(Element::U64), 1u64.to_ne_bytes());
+        await_flag(&self.stage.is_over);
+        self.window.lock(LockKind::Exclusive, 1, Asserts::NONE).expect("it may");
+        let target = Target::new(1, 0, 1, &word);
+        self.window.put(Source::slice(&one, 1, &word), target).expect("it fits");
+        self.window.unlock(1).expect("nobody has the lock for ever");
     }
 
     fn loses(self) {
@@ -289,21 +323,25 @@ fn a_target_that_one_has_lost_is_not_locked_for_others() {
     assert!(losses > 0, "nobody was lost meanwhile");
 }
 
+#[test]
+fn a_lock_of_a_rank_that_one_has_lost_goes_to_others() {
+    let mut held = Vec::new();
+    for calls in [1, 2, 3, 4, 6, 8, 12, 16, 24] {
+        let implementation = Implementation::Direct;
+        let stage = Stage::new(3);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| stage.enter(0, implementation).puts_under_a_lock());
+            scope.spawn(|| stage.enter(1, implementation).breaks_the_protocol_after(calls));
+            scope.spawn(|| stage.enter(2, implementation).puts_under_a_lock_later());
+            held.push(first.join().expect("it ends"));
+        });
+    }
+    assert!(held.contains(&true), "nobody had the lock when the rank was lost: {held:?}");
+}
+
 /// Three ranks, of which one dies; the others make collective calls again and again, and each tells of that rank alone.
 fn survivors(implementation: Implementation) {
-    let addresses = Mutex::new(vec![Vec::new(); 3]);
-    let here = Barrier::new(3);
-    let run = |rank: u32| {
-        let rail = modules::open("tcp", &Listen::At { address: "127.0.0.1:0", exactly: true });
-        let rails = vec![rail.expect("this host has it")];
-        let endpoint = Endpoint::open(EndpointConfig::new(ClusterId(9)), rails).expect("it opens");
-        let exchange = |own: &[u8]| {
-            addresses.lock().expect("nobody panics")[rank as usize] = own.to_vec();
-            here.wait();
-            Ok::<_, Infallible>(addresses.lock().expect("nobody panics").clone())
-        };
-        let group = Group::find(&endpoint, rank, 7 << 48, exchange).expect("all are here");
-        let team = Team::new(&endpoint, &group, TEAM).expect("there is room");
+    pair::ranks("tcp", 3, |endpoint, _group, team, rank| {
         let options = WindowOptions { implementation, ..WindowOptions::default() };
         let window = team.allocate(64, &options).expect("all are there");
         team.barrier().expect("all are there");
@@ -330,12 +368,6 @@ fn survivors(implementation: Implementation) {
         assert_eq!(window.cells().load::<u64>(0), Some(5));
         team.settle(Duration::from_secs(5));
         endpoint.close();
-    };
-    std::thread::scope(|scope| {
-        let run = &run;
-        (0..3).for_each(|rank| {
-            scope.spawn(move || run(rank));
-        });
     });
 }
 

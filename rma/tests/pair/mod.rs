@@ -1,7 +1,9 @@
-//! Two ranks, each a thread of this process.
+//! Ranks that are threads of this process.
+#![allow(dead_code)]
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
@@ -10,12 +12,14 @@ use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::{Endpoint, EndpointConfig, Group};
 use ropewalk_rma::{Implementation, Team, Window, WindowOptions};
 
-/// Each rank does this with a window by remote access.
-pub fn two_of_a_team(scheme: &str, act: impl Fn(&Team, &Window, &Endpoint, u32) + Sync) {
-    let addresses = Mutex::new(vec![Vec::new(); 2]);
-    let (here, begun, done) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
+/// What each of some ranks does with its endpoint, its group and its team.
+pub fn ranks(scheme: &str, size: usize, act: impl Fn(Endpoint, Group, Team, u32) + Sync) {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let addresses = Mutex::new(vec![Vec::new(); size]);
+    let here = Barrier::new(size);
     let run = |rank: u32| {
-        let name = format!("direct{}-{scheme}-{rank}", std::process::id());
+        let name = format!("ranks{}-{number}-{rank}", std::process::id());
         let address = if scheme == "shm" { name.as_str() } else { "127.0.0.1:0" };
         let rail = modules::open(scheme, &Listen::At { address, exactly: true });
         let rails = vec![rail.expect("this host has it")];
@@ -27,6 +31,20 @@ pub fn two_of_a_team(scheme: &str, act: impl Fn(&Team, &Window, &Endpoint, u32) 
         };
         let group = Group::find(&endpoint, rank, 7 << 48, exchange).expect("all are here");
         let team = Team::new(&endpoint, &group, 8 << 48).expect("there is room");
+        act(endpoint, group, team, rank);
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        (0..size as u32).for_each(|rank| {
+            scope.spawn(move || run(rank));
+        });
+    });
+}
+
+/// Each of two ranks does this with a window by remote access.
+pub fn two_of_a_team(scheme: &str, act: impl Fn(&Team, &Window, &Endpoint, u32) + Sync) {
+    let (begun, done) = (Barrier::new(2), Barrier::new(2));
+    ranks(scheme, 2, |endpoint, group, team, rank| {
         let options =
             WindowOptions { implementation: Implementation::Direct, ..WindowOptions::default() };
         let mut window = team.allocate(1 << 20, &options).expect("all make the same");
@@ -43,11 +61,5 @@ pub fn two_of_a_team(scheme: &str, act: impl Fn(&Team, &Window, &Endpoint, u32) 
         team.settle(Duration::from_secs(5));
         group.leave(&endpoint);
         endpoint.close();
-    };
-    std::thread::scope(|scope| {
-        let run = &run;
-        (0..2).for_each(|rank| {
-            scope.spawn(move || run(rank));
-        });
     });
 }
