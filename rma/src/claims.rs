@@ -21,7 +21,7 @@ struct Claimed {
     claims: Vec<(u64, Range<usize>, Executor)>,
 }
 
-/// Who executes accumulates on memory.
+/// The executor of accumulates on some memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Executor {
     pub implementation: Implementation,

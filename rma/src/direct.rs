@@ -284,7 +284,8 @@ impl Direct {
             });
             Ok(left.is_empty().then_some(()))
         })?;
-        self.team.with(|hub| hub.settle_lock(window))
+        let is_locked = |rank: &u32| ranks.contains(rank) && is_now(rank);
+        self.team.look(|hub| hub.settle_locks(window, is_locked))
     }
 
     fn unlock_ranks(&self, ranks: &[u32]) -> Result<(), Error> {

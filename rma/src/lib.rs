@@ -15,8 +15,8 @@
 //! Invariants
 //! * Memory that peers reach is never behind a Rust reference: applications load and store it through
 //!   [`Cells`].
-//! * A wrong call is an error in words, and changes nothing. A refusal of a target is told at the next synchronisation that waits for it, and
-//!   hangs nobody. Neither does a rank that is lost.
+//! * A wrong call is an error in words, and changes nothing. A refusal of a target is told at the next synchronisation that
+//!   waits for it, and hangs nobody. Neither does a rank that is lost.
 //! * Bytes of peers are checked before anything is done with them.
 #![forbid(unsafe_code)]
 

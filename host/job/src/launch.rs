@@ -48,7 +48,7 @@ pub struct Launch {
     pub remote_program: Option<PathBuf>,
     /// Whether each line of output begins with its rank.
     pub tells_ranks: bool,
-    /// What ranks are given to end by themselves when the job ends.
+    /// The time for ranks to end by themselves when the job ends.
     pub grace: Duration,
     /// The words by which this program plays an agent, and a rank.
     pub agent_words: &'static [&'static str],
@@ -126,7 +126,8 @@ impl Launch {
             signals.forever().all(|number| {
                 ending += u32::from(asks_for_end(number));
                 if ending >= ENDING_MAX {
-                    // Whoever reads the output has stopped, so that nobody looks. Agents that hear nobody kill their ranks.
+                    // The reader of the output has stopped, and the launcher waits for it. Agents kill their ranks when the
+                    // launcher is gone.
                     std::process::exit(128 + number);
                 }
                 bell.send(Event::Signal(number)).is_ok()
@@ -162,7 +163,7 @@ impl Launch {
             let name = name.into_string().ok().filter(|name| name.starts_with(OWN_VARIABLES));
             Some((name?, value.into_string().ok()?))
         });
-        // What the user says here counts more.
+        // The user's own come last, and count.
         own.chain(self.variables.iter().cloned()).collect()
     }
 

@@ -64,6 +64,8 @@ impl Issue<'_> {
 impl Hub {
     /// Starts an operation, or queues it.
     ///
+    /// False: it is done already, so that nobody waits for it.
+    ///
     /// # Errors
     /// The target is lost.
     pub fn operate_remotely(

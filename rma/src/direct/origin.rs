@@ -34,7 +34,11 @@ impl Hub {
     pub fn try_locks_again(&mut self) -> bool {
         let refused = std::mem::take(&mut self.refused_locks);
         let returns = std::mem::take(&mut self.returns);
-        let any = !refused.is_empty() || !returns.is_empty();
+        let unreturned = std::mem::take(&mut self.unreturned);
+        let any = !refused.is_empty() || !returns.is_empty() || !unreturned.is_empty();
+        for (rank, key, request) in unreturned {
+            self.return_lock(rank, key, request);
+        }
         for (window, rank, holder) in returns {
             self.give_lock_back(window, rank, holder);
         }

@@ -219,18 +219,24 @@ impl Hub {
             Lock { request: Some(request), is_held: true, .. } => {
                 self.return_lock(rank, key, request)
             }
-            // What is granted all the same goes back at once.
+            // A grant that comes all the same goes back at once.
             Lock { request: Some(request), .. } => self.mail.endpoint().cancel(request),
             Lock { request: None, .. } => {}
         }
     }
 
-    /// Gives a lock back for which nobody here has a use.
-    fn return_lock(&mut self, rank: u32, key: RemoteKey, request: OperationId) {
-        let Ok(id) = self.posted.insert(Posted::Return) else { return };
-        match self.mail.release_lock(rank, key, request, id.to_u64() | REMOTE) {
-            Ok(NetPosted::Pending(_)) => {}
-            Ok(NetPosted::Done(_)) | Err(_) => drop(self.posted.remove(id)),
+    /// Gives back the lock of a rank that was lost. That its last holder died is not handed on: the owner has told it once.
+    pub(super) fn return_lock(&mut self, rank: u32, key: RemoteKey, request: OperationId) {
+        let Ok(id) = self.posted.insert(Posted::Return) else {
+            return self.unreturned.push((rank, key, request));
+        };
+        let released = self.mail.release_lock(rank, key, request, id.to_u64() | REMOTE);
+        if let Ok(NetPosted::Pending(_)) = released {
+            return;
+        }
+        self.posted.remove(id);
+        if let Err(Fault::Busy) = released {
+            self.unreturned.push((rank, key, request));
         }
     }
 

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_base::memory::{BufferTable, Cells, Memory, Slice};
 use ropewalk_base::slots::{SlotId, Slots};
-use ropewalk_net::Fault;
+use ropewalk_base::verb::RemoteKey;
+use ropewalk_net::{Fault, OperationId};
 
 use super::locks::Locks;
 use super::queue::{Apart, Gate, Parcel, Queue};
@@ -52,6 +53,8 @@ pub(crate) struct Hub {
     pub interrupted: BTreeMap<(u32, u32), Interrupted>,
     /// Windows and ranks whose accumulates somebody else has locked.
     pub refused_locks: Vec<(u32, u32)>,
+    /// Locks of lost ranks that go back, by rank, key and request: there was no room for that.
+    pub unreturned: Vec<(u32, RemoteKey, OperationId)>,
     /// Locks that have to be given back: window, rank, and who has it. There was no room for that.
     pub returns: Vec<(u32, u32, u32)>,
     /// Windows and ranks of dynamic windows, to which something may go now.
@@ -90,6 +93,7 @@ impl Hub {
             unsure: vec![VecDeque::new(); many],
             interrupted: BTreeMap::new(),
             refused_locks: Vec::new(),
+            unreturned: Vec::new(),
             returns: Vec::new(),
             pushes: Vec::new(),
             next_window: 0,
@@ -354,7 +358,7 @@ impl Hub {
         let Some(state) = self.windows.get_mut(&refused.window) else { return };
         state.refused += 1;
         if refusal == Refusal::OwnerDied {
-            // Whoever reads what a dead holder left has to know it, whatever else went wrong.
+            // Told before all else: the program may read what a dead holder left half done.
             state.refusals.push_front((rank, refusal));
             state.refusals.truncate(REFUSALS_MAX);
         } else if state.refusals.len() < REFUSALS_MAX {
@@ -376,16 +380,23 @@ impl Hub {
         Err(Error::Refused { window: state.name.clone(), rank, refusal, further })
     }
 
-    /// What a lock tells that is here when it returns: its last holder died with it. All else waits for the next
-    /// synchronisation.
+    /// A call has locked the memory of some ranks. Tells whether the last holder of one of these locks died with it; all other
+    /// refusals are kept for the next synchronisation.
     ///
     /// # Errors
     /// [`Refusal::OwnerDied`], if that was so.
-    pub fn settle_lock(&mut self, window: u32) -> Result<(), Error> {
-        self.hear_refusals();
+    pub fn settle_locks(
+        &mut self,
+        window: u32,
+        is_locked: impl Fn(&u32) -> bool,
+    ) -> Result<(), Error> {
         let state = self.window(window);
-        let died = state.refusals.pop_front_if(|(_, refusal)| *refusal == Refusal::OwnerDied);
-        let Some((rank, refusal)) = died else { return Ok(()) };
+        let is_told =
+            |(rank, refusal): &(u32, Refusal)| *refusal == Refusal::OwnerDied && is_locked(rank);
+        let died = state.refusals.iter().position(is_told);
+        let Some((rank, refusal)) = died.and_then(|at| state.refusals.remove(at)) else {
+            return Ok(());
+        };
         state.refused -= 1;
         Err(Error::Refused { window: state.name.clone(), rank, refusal, further: 0 })
     }

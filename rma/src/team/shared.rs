@@ -71,7 +71,7 @@ impl Shared {
         self.size
     }
 
-    /// Who executes accumulates of windows of an implementation: no two that live at a time have one number.
+    /// The executor of accumulates of an implementation's windows. No two that live at a time have one number.
     pub fn executor(&self, implementation: Implementation) -> Executor {
         let number = match implementation {
             Implementation::Direct => self.endpoint.descriptor().as_raw_fd() as usize,
@@ -231,19 +231,19 @@ impl Shared {
             hub.send_replies();
         });
         self.until(|hub| {
-            let here = |rank: &u32| !hub.exchanged[*rank as usize].is_empty();
-            let missing = (0..self.size).find(|rank| !here(rank));
-            let lost = missing.map(|rank| (rank, hub.lost[rank as usize]));
-            if let Some((_, None)) = lost {
+            let missing = (0..self.size).filter(|it| hub.exchanged[*it as usize].is_empty());
+            // All ranks that live are waited for, so that none is more than a round ahead of another one.
+            if missing.clone().any(|rank| hub.lost[rank as usize].is_none()) {
                 return Ok(None);
             }
+            let lost = missing.filter_map(|rank| Some((rank, hub.lost[rank as usize]?))).next();
             // The round is over, also where it came to nothing: what others still send of it is passed over.
             hub.exchange_round += 1;
             let first = |all: &mut std::collections::VecDeque<Vec<u8>>| all.pop_front();
             let all = hub.exchanged.iter_mut().filter_map(first).collect();
             match lost {
-                Some((rank, Some(loss))) => Err(Error::TeamLost { rank, loss }),
-                _ => Ok(Some(all)),
+                Some((rank, loss)) => Err(Error::TeamLost { rank, loss }),
+                None => Ok(Some(all)),
             }
         })
     }

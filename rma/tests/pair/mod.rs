@@ -12,7 +12,7 @@ use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::{Endpoint, EndpointConfig, Group};
 use ropewalk_rma::{Implementation, Team, Window, WindowOptions};
 
-/// What each of some ranks does with its endpoint, its group and its team.
+/// Each of some ranks does this with its endpoint, its group and its team.
 pub fn ranks(scheme: &str, size: usize, act: impl Fn(Endpoint, Group, Team, u32) + Sync) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

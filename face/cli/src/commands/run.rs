@@ -46,8 +46,8 @@ pub struct Run {
     /// those of this command, too, and ranks of --hosts those that begin with ROPEWALK_
     #[arg(short, long = "env", value_name = "NAME=VALUE")]
     variables: Vec<String>,
-    /// What ranks are given to end by themselves when the job ends
-    #[arg(long, value_name = "SECONDS", default_value_t = 2)]
+    /// Time for ranks to end by themselves when the job ends, a day at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(..=86_400))]
     grace: u64,
     /// Write output as it is, without the rank in front of each line
     #[arg(long)]
