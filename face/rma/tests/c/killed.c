@@ -25,7 +25,7 @@ static int is(const char *word)
 /* One turn of what goes on until somebody dies. */
 static int turn(void)
 {
-    int to = rank == 1 ? 0 : 1, code = RW_SUCCESS;
+    int to = rank == 1 ? 0 : 1, code = RW_SUCCESS, locked = RW_SUCCESS;
     if (is("copying")) {
         if ((code = rw_win_lock(RW_LOCK_EXCLUSIVE, 0, 0, win)) != RW_SUCCESS)
             return code;
@@ -34,8 +34,12 @@ static int turn(void)
         huge[HUGE_LONG - 1]++;
         return code == RW_SUCCESS ? rw_win_unlock(0, win) : code;
     }
-    if (is("locked") && (code = rw_win_lock(RW_LOCK_EXCLUSIVE, 0, 0, win)) != RW_SUCCESS)
-        return code;
+    if (is("locked")) {
+        locked = rw_win_lock(RW_LOCK_EXCLUSIVE, 0, 0, win);
+        /* A lock of rank 0's own memory tells of a dead holder at once, and is there all the same. */
+        if (locked != RW_SUCCESS && !(rank == 0 && locked == RW_ERR_OWNER_DIED))
+            return locked;
+    }
     if (is("accumulate"))
         code = rw_accumulate(data, NUMBERS, RW_INT64, rank == 1 ? 0 : 1, at, NUMBERS, RW_INT64, RW_SUM, win);
     else if (is("locked"))
@@ -46,7 +50,9 @@ static int turn(void)
         code = rw_put(data, LONG, RW_INT64, to, at, LONG, RW_INT64, win);
     if (is("locked")) {
         int unlocked = rw_win_unlock(0, win);
-        return code == RW_SUCCESS ? unlocked : code;
+        if (locked != RW_SUCCESS)
+            OK(unlocked);
+        return code != RW_SUCCESS ? code : locked != RW_SUCCESS ? locked : unlocked;
     }
     return code == RW_SUCCESS ? rw_win_flush(to, win) : code;
 }
