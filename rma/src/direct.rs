@@ -9,7 +9,8 @@
 //!   its lock is taken. A short put that is alone in its epoch goes with the request, and the lock goes back with it.
 //! * Memory that ranks attach to a dynamic window is found by its address: [`dynamic`].
 //! * Where accumulates are reduced at their origins ([`origin`]), each locks the target's accumulates by a word of its board.
-//! * A fence flushes, then all ranks come together (dissemination).
+//! * A fence tells each rank of itself, behind what went there, when all that went to others is complete. Among many ranks it
+//!   flushes, then all come together (dissemination).
 //!
 //! Invariant: an operation counts as under way until the target has said that it is applied.
 
@@ -43,6 +44,9 @@ use state::{Gate, Lane, Lock, Remote, Word, Words};
 
 /// Looks of a flush at its ranks after which it takes what it waits for apart from what other threads issue meanwhile.
 const LOOKS_TOGETHER: u32 = 64;
+
+/// Ranks of which each tells each other one of a fence. Among more of them a barrier is fewer messages.
+const FUSED_RANKS_MAX: usize = 16;
 
 /// One window.
 pub(crate) struct Direct {
@@ -125,6 +129,7 @@ impl Direct {
             mapped: vec![None; team.size() as usize],
             is_shared: matches!(opening.sharing, Sharing::All(_)),
             directory,
+            fences: 0,
             idle_flushes: 0,
             is_returned: false,
         };
@@ -219,9 +224,41 @@ impl Direct {
             fence(Ordering::SeqCst);
             return Ok(());
         }
+        let mut is_flushed = self.flushed(is_local);
+        let send = |hub: &mut Hub, rank: u32| {
+            hub.ask_for_what_waits(window, rank);
+            true
+        };
+        let ended = self.end(ranks, Awaited::Answer, send, |hub, rank| is_flushed(hub, rank));
+        fence(Ordering::SeqCst);
+        ended
+    }
+
+    /// Flushes, and tells each rank of the fence behind what went there, as soon as all that went to others is complete: a rank
+    /// that has heard of all may read, anywhere, all that they did. So the last answers and the fence travel at the same time.
+    fn flush_and_meet(&self) -> Result<(), Error> {
+        let window = self.window;
+        self.team.look(|hub| hub.remote(window).fences += 1);
+        let (mut is_flushed, mut are_others) = (self.flushed(false), self.flushed(false));
+        let is_over =
+            |hub: &mut Hub, rank: u32| is_flushed(hub, rank) && hub.has_fenced(window, rank);
+        let send = |hub: &mut Hub, rank: u32| {
+            let is_done = |other: &u32| {
+                *other == rank || hub.is_lost(window, *other) || are_others(hub, *other)
+            };
+            self.ranks.iter().all(is_done) && hub.fence_remotely(window, rank)
+        };
+        let ended = self.end(&self.ranks, Awaited::Program, send, is_over);
+        fence(Ordering::SeqCst);
+        ended
+    }
+
+    /// Whether what was issued to a rank is complete, there or only here.
+    fn flushed(&self, is_local: bool) -> impl FnMut(&mut Hub, u32) -> bool + use<> {
+        let window = self.window;
         // Where other threads go on issuing operations a lane is never empty: then those that came before count.
         let (mut looks, mut rounds) = (0, BTreeMap::new());
-        let is_over = |hub: &mut Hub, rank: u32| {
+        move |hub: &mut Hub, rank: u32| {
             let lane = &mut hub.remote(window).lanes[rank as usize];
             let is_all_over = if is_local { lane.is_local() } else { lane.is_flushed() };
             if is_all_over {
@@ -233,14 +270,7 @@ impl Direct {
             }
             let round: &mut Vec<_> = rounds.entry(rank).or_insert_with(|| lane.end_round());
             round.iter().all(|it| it.strong_count() == 0)
-        };
-        let send = |hub: &mut Hub, rank: u32| {
-            hub.ask_for_what_waits(window, rank);
-            true
-        };
-        let ended = self.end(ranks, Awaited::Answer, send, is_over);
-        fence(Ordering::SeqCst);
-        ended
+        }
     }
 
     /// Waits until no rank can refuse any more what was complete before it came there. Marks that come by themselves tell most;
@@ -353,10 +383,14 @@ impl Way for Direct {
     }
 
     fn fence(&self, flush: bool) -> Result<(), Error> {
-        let flushed = if flush { self.flush_ranks(&self.ranks, Reach::Target) } else { Ok(()) };
-        let met = self.team.barrier(Some(self.window));
+        let fenced = if self.ranks.len() <= FUSED_RANKS_MAX {
+            self.flush_and_meet()
+        } else {
+            let flushed = if flush { self.flush_ranks(&self.ranks, Reach::Target) } else { Ok(()) };
+            flushed.and(self.team.barrier(Some(self.window)))
+        };
         self.set_gates(&self.ranks, Gate::Open, None);
-        flushed.and(met)
+        fenced
     }
 
     fn start(&self, group: &[u32], check: bool) -> Result<(), Error> {

@@ -146,6 +146,8 @@ pub enum Loss {
     Protocol(&'static str),
     #[error("is lost, as other ranks say")]
     Told,
+    #[error("lives, but has no such window")]
+    Without,
 }
 
 /// Errors of windows and teams.

@@ -74,8 +74,13 @@ impl Messages {
                     && let Some(error) = hub.lost(window, rank)
                 {
                     lost.get_or_insert(error);
-                    hub.push(window, rank);
-                    *ending = Ending::Over;
+                    if hub.lost[rank as usize].is_some() {
+                        hub.push(window, rank);
+                        *ending = Ending::Over;
+                    } else {
+                        // It lives: it refuses what waits, and answers the token.
+                        hub.window(window).queues[rank as usize].gate = Gate::Open;
+                    }
                 }
                 if *ending == Ending::Open && send(hub, rank) {
                     *ending = Ending::Sent;
@@ -352,7 +357,10 @@ impl Way for Messages {
     fn free(&self) -> Result<(), Error> {
         let heard = self.hear_the_last();
         let met = self.team.barrier(Some(self.window));
-        self.team.until(|hub| Ok(hub.detach_regions(self.window).then_some(())))?;
+        self.team.until(|hub| {
+            let is_still = hub.detach_regions(self.window) && hub.is_still(self.window);
+            Ok(is_still.then_some(()))
+        })?;
         self.team.with(|hub| {
             let settled = hub.settle(self.window);
             hub.shut(self.window);

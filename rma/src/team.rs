@@ -1,5 +1,6 @@
 //! Teams: the ranks that make windows together.
 
+pub(crate) mod exchanges;
 pub(crate) mod mail;
 pub(crate) mod shared;
 
@@ -11,10 +12,10 @@ use ropewalk_base::memory::Cells;
 use ropewalk_net::{Endpoint, Group};
 
 use crate::direct::Sharing;
-use crate::error::Error;
+use crate::error::{BadArgument, Error};
 use crate::options::{Implementation, WindowOptions};
 use crate::window::Window;
-use shared::Shared;
+use shared::{EXCHANGE_BYTES_MAX, Shared};
 
 /// The ranks of a group, as one of them sees them. Cloning gives another handle. Threads may call at the same time, but all
 /// ranks make collective calls in one order.
@@ -55,7 +56,7 @@ impl Team {
         let share = || self.shared.endpoint().share_memory(bytes);
         if let Some((cells, offer)) = is_offered.then(share).flatten() {
             let sharing = Sharing::Offered(offer);
-            return Window::create(&self.shared, &cells, 0..bytes, options, sharing);
+            return self.make(&cells, 0..bytes, options, sharing);
         }
         match Cells::try_zeroed(bytes) {
             Some(cells) => self.create(&cells, 0..bytes, options),
@@ -75,7 +76,7 @@ impl Team {
     /// As [`Self::allocate`]; [`Error::NotShared`]: the ranks are not of one host and user, or the endpoint of one has no shared
     /// memory. All ranks are told the same.
     pub fn allocate_shared(&self, bytes: usize, options: &WindowOptions) -> Result<Window, Error> {
-        Window::allocate_shared(&self.shared, bytes, options)
+        self.shared.call(|| Window::allocate_shared(&self.shared, bytes, options))
     }
 
     /// Makes a window over a range of the user's cells. All ranks call it.
@@ -88,7 +89,17 @@ impl Team {
         range: Range<usize>,
         options: &WindowOptions,
     ) -> Result<Window, Error> {
-        Window::create(&self.shared, cells, range, options, Sharing::Not)
+        self.make(cells, range, options, Sharing::Not)
+    }
+
+    fn make(
+        &self,
+        cells: &Cells,
+        range: Range<usize>,
+        options: &WindowOptions,
+        sharing: Sharing,
+    ) -> Result<Window, Error> {
+        self.shared.call(|| Window::create(&self.shared, cells, range, options, sharing))
     }
 
     /// Makes a window without memory, to which each rank attaches what it has ([`Window::attach`]). Operations name the target's
@@ -97,7 +108,7 @@ impl Team {
     /// # Errors
     /// As [`Self::create`].
     pub fn create_dynamic(&self, options: &WindowOptions) -> Result<Window, Error> {
-        Window::create(&self.shared, &Cells::zeroed(0), 0..0, options, Sharing::Dynamic)
+        self.make(&Cells::zeroed(0), 0..0, options, Sharing::Dynamic)
     }
 
     /// Gives some bytes to all ranks, and returns those of all, by rank. All ranks call it.
@@ -105,7 +116,11 @@ impl Team {
     /// # Errors
     /// They are more than 32 KiB, or a rank is lost.
     pub fn exchange(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.shared.exchange(bytes)
+        if bytes.len() > EXCHANGE_BYTES_MAX {
+            let (bytes, most) = (bytes.len(), EXCHANGE_BYTES_MAX);
+            return Err(Error::Team(BadArgument::Exchange { bytes, most }));
+        }
+        self.shared.call(|| self.shared.exchange(bytes))
     }
 
     /// Waits until all ranks have come here.

@@ -196,8 +196,10 @@ impl Window {
         let agreed = team.exchange(&card);
         let number = name.number;
         let close = |error| {
+            // Others may have the window, and have begun to use it.
+            let withdrawn = team.until(|hub| Ok(hub.is_still(number).then_some(())));
             team.with(|hub| hub.shut(number));
-            error
+            withdrawn.err().unwrap_or(error)
         };
         opened.map_err(close)?;
         let remotes = agreed.and_then(|all| agree(&name, &own, &all)).map_err(close)?;

@@ -82,9 +82,15 @@ fn messages_that_make_no_sense_are_told_in_words() {
     // A result that nobody asked for.
     let result = [&[22][..], &[1; 8], &[2, 0, 0, 0, 7, 7]].concat();
     assert_eq!(refused(&[&result]), told("a result that nobody asked for"));
-    // An exchange out of turn, and too many of them.
-    let exchange = |round: u8| [&[12, round][..], &[0; 7], &[0; 4]].concat();
-    assert_eq!(refused(&[&exchange(1)]), told("an exchange out of turn"));
+    // Exchanges of a call that is far away, and twice the same one.
+    let exchange = |call: u8| [&[12, 0, call][..], &[0; 6], &[0; 4]].concat();
+    assert_eq!(refused(&[&exchange(3)]), told("an exchange out of turn"));
+    let (next, same) = (exchange(2), exchange(2));
+    assert_eq!(refused(&[&next, &same]), told("an exchange out of turn"));
+    // A call that did not begin is given up, and one for a rank that there is not.
+    let gave_up = |lost: u8, call: u8| [&[24, lost, 0, 0, 0, call][..], &[0; 7]].concat();
+    assert_eq!(refused(&[&gave_up(0, 9)]), told("a call was given up before it began"));
+    assert_eq!(refused(&[&gave_up(7, 1)]), told("a rank is lost that there is not"));
     // Longer than any message.
     assert_eq!(refused(&[&vec![30; 70_000]]), told("a message is too long"));
 }

@@ -3,8 +3,8 @@
 mod pair;
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::ids::ClusterId;
@@ -13,7 +13,7 @@ use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig, Group, Level, Oversize, PeerId};
 use ropewalk_rma::{
     Asserts, Cells, Datatype, Destination, Element, Error, Implementation, Interrupted, LockKind,
-    Operator, Source, Target, Team, Window, WindowOptions,
+    Loss, Operator, Source, Target, Team, Window, WindowOptions,
 };
 
 /// Bytes of an operation: sockets and windows do not take all of them.
@@ -377,4 +377,99 @@ fn those_who_are_left_make_collective_calls_without_losing_each_other() {
     for implementation in [Implementation::Direct, Implementation::Messages] {
         (0..3).for_each(|dies| survivors(implementation, dies));
     }
+}
+
+/// Closes an endpoint after a time, unless the sender that it returns is dropped before.
+fn close_after(endpoint: &Endpoint, time: Duration) -> mpsc::Sender<()> {
+    let (ends, ended) = mpsc::channel::<()>();
+    let endpoint = endpoint.clone();
+    std::thread::spawn(move || {
+        if ended.recv_timeout(time) == Err(mpsc::RecvTimeoutError::Timeout) {
+            endpoint.close();
+        }
+    });
+    ends
+}
+
+/// Rank 2 dies while all make a window: rank 0 has heard from it before, and rank 1 has not.
+fn dies_within_a_creation(
+    scheme: &str,
+    implementation: Implementation,
+    make: impl Fn(&Team, &WindowOptions) -> Result<Window, Error> + Sync,
+) {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let nobody = pair::endpoint(scheme, &format!("nobody{}-{number}", std::process::id()));
+    // Rank 2 takes another endpoint for rank 1.
+    let seen = |rank: u32, mut addresses: Vec<Vec<u8>>| {
+        if rank == 2 {
+            addresses[1] = nobody.addresses().as_bytes().to_vec();
+        }
+        addresses
+    };
+    pair::ranks_that_see(scheme, 3, seen, |endpoint, _group, team, rank| {
+        let options = WindowOptions { implementation, ..WindowOptions::default() };
+        let is_first = rank == 0;
+        if rank == 2 {
+            let _dies = close_after(&endpoint, Duration::from_millis(300));
+            make(&team, &options).map(drop).expect_err("rank 1 is not there");
+            return;
+        }
+        let _hangs = close_after(&endpoint, LIMIT);
+        let is_lost =
+            |told: &Result<(), Error>| matches!(told, Err(Error::TeamLost { rank: 2, .. }));
+        match make(&team, &options) {
+            // All that was asked for came here, but rank 1 has no such window.
+            Ok(mut window) => {
+                assert!(is_first && implementation == Implementation::Messages);
+                let (word, value) = (Datatype::of(Element::U64), 1u64.to_ne_bytes());
+                let without = |told: Result<(), Error>| {
+                    let is_told =
+                        matches!(told, Err(Error::Lost { rank: 1, loss: Loss::Without, .. }));
+                    assert!(is_told, "{told:?}");
+                };
+                window.lock(LockKind::Exclusive, 1, Asserts::NONE).expect("it may");
+                let (to, target) =
+                    (Cells::zeroed(BYTES), Target::new(1, 0, BYTES as u64 / 8, &word));
+                let all = Destination::new(&to, 0, BYTES as u64 / 8, &word);
+                // Issued before it is known, it ends all the same.
+                if let Ok(request) = window.rget(all, target) {
+                    drop(request.wait());
+                }
+                let put = || {
+                    window.put(Source::slice(&value, 1, &word), Target::new(1, 0, 1, &word))?;
+                    window.flush(1)
+                };
+                while put().is_ok() {}
+                without(put());
+                without(window.unlock(1));
+                window.fence(Asserts::NONE).expect_err("two ranks are not there");
+                window.free().expect_err("two ranks are not there");
+            }
+            Err(told) => assert!(is_lost(&Err(told.clone())), "{told:?}"),
+        }
+        // They have not lost each other, and wait for each other.
+        for _ in 0..3 {
+            let met = team.barrier();
+            assert!(is_lost(&met), "{met:?}");
+            let made = make(&team, &options).map(drop);
+            assert!(is_lost(&made), "{made:?}");
+            let exchanged = team.exchange(&[0]).map(drop);
+            assert!(is_lost(&exchanged), "{exchanged:?}");
+        }
+        team.settle(Duration::from_secs(5));
+        endpoint.close();
+    });
+}
+
+#[test]
+fn a_rank_that_dies_within_the_creation_of_a_window_lets_nobody_wait_for_another_one() {
+    let allocate = |team: &Team, options: &WindowOptions| team.allocate(BYTES, options);
+    for scheme in ["tcp", "shm"] {
+        for implementation in [Implementation::Direct, Implementation::Messages] {
+            dies_within_a_creation(scheme, implementation, allocate);
+        }
+    }
+    let share = |team: &Team, options: &WindowOptions| team.allocate_shared(BYTES, options);
+    dies_within_a_creation("shm", Implementation::Direct, share);
 }

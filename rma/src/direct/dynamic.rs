@@ -270,7 +270,7 @@ impl Hub {
         memory: Memory,
     ) -> Option<(Note, Memory)> {
         let is_stale = matches!(outcome, Err(Fault::BadKey | Fault::NotPermitted));
-        let is_here = self.lost[rank as usize].is_none();
+        let is_here = !self.is_lost(window, rank);
         let again = note.again.as_mut().filter(|it| is_stale && is_here && !it.went_again);
         let Some(what) = again.and_then(|again| {
             let what = again.take()?;

@@ -118,8 +118,12 @@ impl Hub {
 
     /// Whether a flush has nothing to wait for at some ranks, and nothing to tell.
     pub(super) fn is_at_rest(&mut self, window: u32, ranks: &[u32], local: bool) -> bool {
-        let is_told = self.window(window).refused == 0;
-        let is_here = |rank: &u32| self.lost[*rank as usize].is_none();
+        let state = &self.windows[&window];
+        let is_told = state.refused == 0;
+        let is_here = |rank: &u32| {
+            let rank = *rank as usize;
+            self.lost[rank].is_none() && !state.missing[rank]
+        };
         if !is_told || !ranks.iter().all(is_here) {
             return false;
         }

@@ -91,7 +91,7 @@ impl Hub {
     }
 
     fn post_step(&mut self, window: u32, rank: u32, what: What, memory: Memory) {
-        if self.lost[rank as usize].is_some() {
+        if self.is_lost(window, rank) {
             return self.abandon_reduction(window, rank, Fault::PeerReset);
         }
         let remote = self.remote(window);

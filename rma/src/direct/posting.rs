@@ -35,6 +35,15 @@ pub(super) enum Next {
 }
 
 impl Lane {
+    /// How often a rank was told of something.
+    fn told(&mut self, word: Word) -> &mut u64 {
+        match word {
+            Word::Posts => &mut self.posts,
+            Word::Completes => &mut self.completes,
+            Word::Fences => &mut self.fences,
+        }
+    }
+
     /// Whether short puts wait for others. Those of an epoch that a start began go together, and the last one may go with its
     /// end. Those behind something that is under way wait for its end, or for a call that is no operation.
     fn keeps_short_puts(&self, next: Next) -> bool {
@@ -127,7 +136,7 @@ impl Hub {
 
     /// The same, before `next`: short puts that something may go with are kept.
     pub(super) fn push_lane(&mut self, window: u32, rank: u32, next: Next) {
-        if self.lost[rank as usize].is_some() {
+        if self.is_lost(window, rank) {
             return self.abandon_remotely(window, rank);
         }
         loop {
@@ -367,14 +376,14 @@ impl Hub {
                 }
             }
             Some(
-                Posted::Word { rank }
-                | Posted::Lock { rank, .. }
-                | Posted::LockedPut { rank, .. }
-                | Posted::Directory { rank, .. }
-                | Posted::Reduction { rank, .. },
+                Posted::Word { window, rank }
+                | Posted::Lock { window, rank }
+                | Posted::LockedPut { window, rank, .. }
+                | Posted::Directory { window, rank }
+                | Posted::Reduction { window, rank, .. },
             ) => {
                 if let Err(fault) = outcome {
-                    self.lose(rank, Loss::Session(fault));
+                    self.word_failed(window, rank, fault);
                 }
             }
             Some(Posted::Return) | None => {}
@@ -418,6 +427,14 @@ impl Hub {
         }
     }
 
+    /// A rank did not take a word, or a request for its lock. One that knows no such key has no such window, and lives.
+    fn word_failed(&mut self, window: u32, rank: u32, fault: Fault) {
+        match fault {
+            Fault::BadKey | Fault::NotPermitted => self.miss(window, rank),
+            _ => self.lose(rank, Loss::Session(fault)),
+        }
+    }
+
     fn access_failed(&mut self, window: u32, rank: u32, note: &Note, fault: Fault) {
         let Some(reason) = reason_of(fault) else {
             self.interrupted.entry((window, rank)).or_insert(note.interrupted());
@@ -448,7 +465,7 @@ impl Hub {
     }
 
     /// A rank is lost: what waits for it comes to nothing.
-    fn abandon_remotely(&mut self, window: u32, rank: u32) {
+    pub fn abandon_remotely(&mut self, window: u32, rank: u32) {
         let error = self.lost(window, rank);
         let Hub { remotes, interrupted, .. } = self;
         let Some(remote) = remotes.get_mut(&window) else { return };
@@ -475,7 +492,7 @@ impl Hub {
             match loss {
                 Loss::Session(_) if has_lock => self.give_lock_back(window, self.rank, rank),
                 Loss::Session(_) => {}
-                Loss::Protocol(_) | Loss::Told => self.drop_lock(window, rank),
+                Loss::Protocol(_) | Loss::Told | Loss::Without => self.drop_lock(window, rank),
             }
         }
         self.cancel_accesses(rank);
@@ -490,20 +507,31 @@ impl Hub {
         has_left && remote.is_open(rank) && self.raise(window, rank, Word::Completes)
     }
 
-    /// Tells a rank that we posted, or completed, once more. False: there is no room for that now.
+    /// Tells a rank that we called one more fence, behind all that went to it. False: not all has left, or there is no room.
+    pub fn fence_remotely(&mut self, window: u32, rank: u32) -> bool {
+        let has_left = self.remote(window).lanes[rank as usize].has_left();
+        has_left && (rank == self.rank || self.raise(window, rank, Word::Fences))
+    }
+
+    /// Whether a rank called as many fences as this one.
+    pub fn has_fenced(&mut self, window: u32, rank: u32) -> bool {
+        let own = self.rank;
+        let remote = self.remote(window);
+        rank == own || remote.word(Word::Fences, rank) >= remote.fences
+    }
+
+    /// Tells a rank that we posted, completed or called a fence once more. False: there is no room for that now.
     pub fn raise(&mut self, window: u32, rank: u32, word: Word) -> bool {
-        if self.lost[rank as usize].is_some() {
+        if self.is_lost(window, rank) {
             return true;
         }
-        let Ok(id) = self.posted.insert(Posted::Word { rank }) else { return false };
+        let posted = Posted::Word { window, rank };
+        let Ok(id) = self.posted.insert(posted) else { return false };
         let own = self.rank;
         let remote = self.remote(window);
         let key = remote.keys[rank as usize];
         let lane = &mut remote.lanes[rank as usize];
-        let count = match word {
-            Word::Posts => &mut lane.posts,
-            Word::Completes => &mut lane.completes,
-        };
+        let count = lane.told(word);
         *count += 1;
         let count = *count;
         let put = if word == Word::Completes { lane.last_put() } else { None };
@@ -532,10 +560,7 @@ impl Hub {
             Err((memory, Fault::Busy)) => {
                 self.posted.remove(id);
                 let lane = &mut self.remote(window).lanes[rank as usize];
-                match word {
-                    Word::Posts => lane.posts -= 1,
-                    Word::Completes => lane.completes -= 1,
-                }
+                *lane.told(word) -= 1;
                 if let (What::Notify { at, .. }, Some(note)) = (what, note) {
                     let what = What::Access(Direction::Put, RemoteLayout::At(at));
                     lane.queue.push_front(Prepared { what, memory, note });
@@ -611,7 +636,7 @@ impl Hub {
                 let lock = lanes.and_then(|lanes| lanes[rank as usize].lock.as_mut());
                 return lock.into_iter().for_each(|lock| lock.request = None);
             }
-            Err(fault) => return self.lose(rank, Loss::Session(fault)),
+            Err(fault) => return self.word_failed(window, rank, fault),
         }
         self.lock_is_ours(window, rank, completed.operation, completed.bits);
     }
@@ -693,7 +718,8 @@ impl Hub {
         if !is_open {
             return false;
         }
-        let Ok(id) = self.posted.insert(Posted::Word { rank }) else { return false };
+        let posted = Posted::Word { window, rank };
+        let Ok(id) = self.posted.insert(posted) else { return false };
         let released = self.mail.release_lock(rank, key, operation, id.to_u64() | REMOTE);
         if let Err(Fault::Busy) = released {
             self.posted.remove(id);

@@ -1,7 +1,7 @@
 //! The state of a window by remote access at one rank: a lane for each target, and a board that others write on.
 //!
-//! The board has two words for each rank: how often it posted for us, and how often it completed an epoch with us. They only
-//! grow. A rank tells by tokens, which take effect after all that it did before.
+//! The board has three words for each rank: how often it posted for us, how often it completed an epoch with us, and how many
+//! fences it called. They only grow. A rank tells by tokens, which take effect after all that it did before.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -31,9 +31,14 @@ pub(crate) enum Word {
     Posts,
     /// How often it completed.
     Completes,
+    /// How many fences it called.
+    Fences,
 }
 
-/// The words of a board, by their numbers: two of each rank, the lock of accumulates that are reduced at their origins, and
+/// Words of each rank.
+const WORDS_OF_RANK: u32 = 3;
+
+/// The words of a board, by their numbers: those of each rank, the lock of accumulates that are reduced at their origins, and
 /// counters of notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Words {
@@ -43,19 +48,19 @@ pub(crate) struct Words {
 
 impl Words {
     fn count(self) -> u32 {
-        2 * self.ranks + 1 + self.counters
+        self.lock() + 1 + self.counters
     }
 
     pub fn of_rank(self, word: Word, rank: u32) -> u32 {
-        2 * rank + word as u32
+        WORDS_OF_RANK * rank + word as u32
     }
 
     pub fn lock(self) -> u32 {
-        2 * self.ranks
+        WORDS_OF_RANK * self.ranks
     }
 
     pub fn counter(self, counter: u32) -> u32 {
-        2 * self.ranks + 1 + counter
+        self.lock() + 1 + counter
     }
 
     /// A board, all of it 0.
@@ -87,6 +92,8 @@ pub(crate) struct Remote {
     pub is_shared: bool,
     /// The window is dynamic: what this rank has attached.
     pub directory: Option<Directory>,
+    /// Fences that this rank called.
+    pub fences: u64,
     /// Synchronisations that found nothing to wait for since the last look at other windows.
     pub idle_flushes: u32,
     /// Nobody reaches our memory any more.
@@ -188,10 +195,11 @@ pub(crate) struct Lane {
     /// Operations that the target may not have applied, and those of them that have memory of the user's, or results.
     pub under_way: u32,
     pub local: u32,
-    /// Epochs of ours with this rank: starts, completes and posts that we told it, and exposures that named it.
+    /// Epochs of ours with this rank: starts, completes, posts and fences that we told it, and exposures that named it.
     pub starts: u64,
     pub completes: u64,
     pub posts: u64,
+    pub fences: u64,
     pub exposures: u64,
 }
 
@@ -502,7 +510,7 @@ pub(crate) enum Posted {
     /// The lock of a rank is asked for.
     Lock { window: u32, rank: u32 },
     /// Something is told; nobody waits for it.
-    Word { rank: u32 },
+    Word { window: u32, rank: u32 },
     /// A lock of accumulates is given back for one who cannot do it; nothing comes of its failure.
     Return,
     /// Memory of ours comes back.

@@ -68,15 +68,19 @@ impl Hub {
         moves.is_empty()
     }
 
-    /// A part of a window, for a rail; and the region that is in use from now on. `None`: the memory is gone.
+    /// A part of a window, for a rail; and the memory that is in use from now on. `None`: it is gone.
     pub fn memory(&mut self, window: u32, slice: Slice) -> Option<(Memory, Used)> {
-        let state = self.windows.get_mut(&window)?;
+        let Hub { windows, table, .. } = self;
+        let state = windows.get_mut(&window)?;
         let part = |cells: &Cells, base: usize| {
             let from = base + slice.offset as usize;
             cells.memory(from..from + slice.len as usize).ok()
         };
         if slice.buffer == state.memory {
-            return Some((part(&state.cells, state.base)?, None));
+            let memory =
+                part(&state.cells, state.base).filter(|_| table.get(slice.buffer).is_some())?;
+            state.moving += 1;
+            return Some((memory, Some((window, slice.buffer))));
         }
         let region = state.region(slice.buffer).filter(|region| !region.is_leaving)?;
         let memory = part(&region.cells, region.base)?;
@@ -87,8 +91,10 @@ impl Hub {
     /// Data have moved.
     pub fn moved(&mut self, used: Used) {
         let Some((window, memory)) = used else { return };
-        let state = self.windows.get_mut(&window);
-        if let Some(region) = state.and_then(|state| state.region(memory)) {
+        let Some(state) = self.windows.get_mut(&window) else { return };
+        if memory == state.memory {
+            state.moving -= 1;
+        } else if let Some(region) = state.region(memory) {
             region.moving -= 1;
         }
     }

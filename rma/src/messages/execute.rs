@@ -116,8 +116,7 @@ impl Hub {
     /// A token, everything before which is done.
     fn token_due(&mut self, rank: u32, window: u32, token: &Act) -> Step {
         let Some(state) = self.windows.get_mut(&window) else {
-            self.lose(rank, Loss::Protocol("a token for a window that is not there"));
-            return Step::Done;
+            return self.token_too_late(rank, window, token);
         };
         match *token {
             Act::Lock { kind, rides } => return self.lock(rank, window, kind, rides),
@@ -137,6 +136,21 @@ impl Hub {
                 Some(count) => *count += 1,
                 None => self.lose(rank, Loss::Protocol("a notice for a counter that there is not")),
             },
+            _ => {}
+        }
+        Step::Done
+    }
+
+    /// A token for a window that is gone: all before it was refused.
+    fn token_too_late(&mut self, rank: u32, window: u32, token: &Act) -> Step {
+        match *token {
+            _ if !self.is_gone(window) => {
+                self.lose(rank, Loss::Protocol("a token for a window that is not there"));
+            }
+            Act::Lock { rides: false, .. } => self.tell(rank, &Item::Granted { window }),
+            Act::Unlock { token } | Act::Flush { token } => {
+                self.tell(rank, &Item::Done { window, token });
+            }
             _ => {}
         }
         Step::Done

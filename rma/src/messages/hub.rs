@@ -21,6 +21,7 @@ use super::wire::{ITEM_BYTES_MAX, Item, Reason, Refused};
 use crate::claims::Claim;
 use crate::direct::state::{Posted, Remote, Unsure};
 use crate::error::{Error, Interrupted, Loss, Refusal, WindowName};
+use crate::team::exchanges::Exchanges;
 use crate::team::mail::{Event, Kind, MESSAGE_BYTES, Mail};
 
 /// Data of operations are cut into parts of so many bytes where they cannot go from memory to memory.
@@ -68,8 +69,7 @@ pub(crate) struct Hub {
     pub held: Slots<Held>,
     pub moving: Slots<Moving>,
     pub domain: Domain,
-    pub exchanged: Vec<VecDeque<Vec<u8>>>,
-    pub exchange_round: u64,
+    pub exchanges: Exchanges,
     pub lost: Vec<Option<Loss>>,
     /// Ranks whose works may go on.
     pub ready: Vec<u32>,
@@ -104,8 +104,7 @@ impl Hub {
             held: Slots::with_limit(MEMORIES_MAX),
             moving: Slots::with_limit(MEMORIES_MAX),
             domain: Domain::new(size),
-            exchanged: vec![VecDeque::new(); many],
-            exchange_round: 0,
+            exchanges: Exchanges::new(size),
             lost: vec![None; many],
             ready: Vec::new(),
             numbers: 0,
@@ -135,6 +134,7 @@ impl Hub {
             base: range.start,
             bytes,
             memory,
+            moving: 0,
             regions: is_dynamic.then(Default::default),
             eager_bytes,
             queues: (0..size).map(|_| Queue::default()).collect(),
@@ -142,6 +142,8 @@ impl Hub {
             locks: Locks::default(),
             parked: BTreeMap::new(),
             domain: Domain::new(self.size),
+            call: self.exchanges.call(),
+            missing: vec![false; size],
             counters: vec![0; counters as usize],
             refusals: VecDeque::new(),
             refused: 0,
@@ -158,14 +160,36 @@ impl Hub {
         }
     }
 
-    /// Forgets a window. What comes for it later is refused.
+    /// Withdraws the memory: operations that come from now on find none. False: data move there, or from there.
+    pub fn is_still(&mut self, window: u32) -> bool {
+        let Hub { windows, table, .. } = self;
+        let Some(state) = windows.get(&window) else { return true };
+        table.remove(state.memory);
+        state.moving == 0
+    }
+
+    /// Forgets a window. What comes for it later is refused, and so is what waits here for a lock.
     pub fn shut(&mut self, window: u32) {
         self.remotes.remove(&window);
         self.interrupted.retain(|(of, _), _| *of != window);
         self.unsure.iter_mut().for_each(|puts| puts.retain(|put| put.window != window));
-        if let Some(state) = self.windows.remove(&window) {
-            self.table.remove(state.memory);
+        let Some(mut state) = self.windows.remove(&window) else { return };
+        self.table.remove(state.memory);
+        for rank in state.locks.end() {
+            match state.parked.remove(&rank) {
+                Some(works) => {
+                    self.inbound[rank as usize].works.extend(works);
+                    self.ready.push(rank);
+                }
+                None => self.tell(rank, &Item::Granted { window }),
+            }
         }
+        self.send_replies();
+    }
+
+    /// Whether there was such a window, or this rank gave its creation up: others may not know yet.
+    pub fn is_gone(&self, window: u32) -> bool {
+        window < self.next_window && !self.windows.contains_key(&window)
     }
 
     /// The state of a window that is open.
@@ -401,9 +425,21 @@ impl Hub {
         Err(Error::Refused { window: state.name.clone(), rank, refusal, further: 0 })
     }
 
+    /// Whether nothing can be had of a rank in a window: it is lost, or has no such window.
+    pub fn is_lost(&self, window: u32, rank: u32) -> bool {
+        self.loss_of(Some(window), rank).is_some()
+    }
+
+    /// Why nothing can be had of a rank, in a window or at all.
+    pub fn loss_of(&self, window: Option<u32>, rank: u32) -> Option<Loss> {
+        let state = window.and_then(|window| self.windows.get(&window));
+        let is_missing = state.is_some_and(|state| state.missing[rank as usize]);
+        self.lost[rank as usize].or(is_missing.then_some(Loss::Without))
+    }
+
     /// The error of a rank that is lost.
     pub fn lost(&self, window: u32, rank: u32) -> Option<Error> {
-        let loss = self.lost[rank as usize]?;
+        let loss = self.loss_of(Some(window), rank)?;
         Some(self.loss(Some(window), rank, loss))
     }
 
@@ -418,6 +454,18 @@ impl Hub {
             Some(state) => Error::Lost { window: state.name.clone(), rank, loss, operation: None },
             None => Error::TeamLost { rank, loss },
         }
+    }
+
+    /// A rank that lives has no such window: nobody waits for it there. It refuses what comes, so what waits leaves, and ends.
+    pub fn miss(&mut self, window: u32, rank: u32) {
+        let Some(state) = self.windows.get_mut(&window) else { return };
+        state.missing[rank as usize] = true;
+        let queue = &mut state.queues[rank as usize];
+        if queue.gate == Gate::Start {
+            queue.gate = Gate::Open;
+            self.opened(window, rank);
+        }
+        self.abandon_remotely(window, rank);
     }
 
     /// A rank is lost: nobody waits for it, and its locks go to others.

@@ -18,7 +18,7 @@ use ropewalk_net::Fault;
 use super::hub::{Hub, PART_BYTES, TEAM};
 use super::queue::Gate;
 use super::state::Used;
-use super::state::{Act, Held, Moving, Operand, Work};
+use super::state::{Act, Held, Moving, Operand, WindowState, Work};
 use super::verbs::{ACCUMULATE, GET, GET_ACCUMULATE, PUT, SWAP};
 use super::wire::{Data, ITEM_BYTES_MAX, Item, Malformed, Place, Reader, Reason, Refused, Wanted};
 use crate::error::Loss;
@@ -26,8 +26,6 @@ use crate::team::mail::{Kind, MESSAGE_BYTES};
 
 /// Bytes of a result within a message, at most.
 const RESULT_BYTES_MAX: u64 = (MESSAGE_BYTES - ITEM_BYTES_MAX) as u64;
-/// Exchanges of a rank that may wait: it is at most one round ahead.
-const EXCHANGES_MAX: usize = 2;
 
 /// An operation that is refused: why, and what is to be told.
 type Judged<T> = Result<T, Refused>;
@@ -96,6 +94,7 @@ impl Hub {
             Item::Exchange { round, bytes } => {
                 return self.exchange_came(rank, message, round, bytes);
             }
+            Item::GaveUp { lost, call } => return self.gave_up(rank, call, lost),
             Item::Post { .. } | Item::Barrier { .. } | Item::Done { .. } | Item::Granted { .. } => {
                 return self.token(rank, item);
             }
@@ -151,8 +150,10 @@ impl Hub {
         else {
             return Ok(());
         };
-        let state =
-            self.windows.get_mut(&window).ok_or("a token for a window that is not there")?;
+        let is_gone = self.is_gone(window);
+        let Some(state) = self.windows.get_mut(&window) else {
+            return is_gone.then_some(()).ok_or("a token for a window that is not there");
+        };
         let queue = &mut state.queues[rank as usize];
         match item {
             Item::Barrier { lost, .. } => state.domain.came(rank, lost),
@@ -174,17 +175,17 @@ impl Hub {
         round: u64,
         bytes: Range<usize>,
     ) -> Result<(), Malformed> {
-        if round < self.exchange_round {
-            // A rank was lost in it, and this one did not wait for the others.
-            return Ok(());
-        }
-        let waiting = self.exchanged[rank as usize].len();
-        if waiting >= EXCHANGES_MAX || round != self.exchange_round + waiting as u64 {
-            return Err("an exchange out of turn");
-        }
         let mut copy = vec![0; bytes.len()];
         self.table.read(self.slice(message, bytes), &mut copy);
-        self.exchanged[rank as usize].push_back(copy);
+        self.exchanges.came(rank, round, copy)
+    }
+
+    /// A rank has given a collective call up: it has no window of it, where this rank may have one.
+    fn gave_up(&mut self, rank: u32, call: u64, lost: u32) -> Result<(), Malformed> {
+        self.exchanges.gave_up(rank, call, lost)?;
+        let is_of_it = |(_, state): &(&u32, &WindowState)| state.call == call;
+        let of_it: Vec<u32> = self.windows.iter().filter(is_of_it).map(|(it, _)| *it).collect();
+        of_it.into_iter().for_each(|window| self.miss(window, rank));
         Ok(())
     }
 

@@ -73,6 +73,11 @@ impl Locks {
         std::mem::take(&mut self.died)
     }
 
+    /// There is no lock any more. Gives those who wait.
+    pub fn end(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.waiting).into_iter().map(|(rank, _)| rank).collect()
+    }
+
     fn grant(&mut self) -> Vec<u32> {
         let mut granted = Vec::new();
         while let Some((rank, kind)) = self.waiting.front().copied()

@@ -62,7 +62,7 @@ pub(crate) struct Region {
 /// By address.
 pub(crate) type Regions = BTreeMap<u64, Region>;
 
-/// A region that data move to or from.
+/// A window, and memory of it that data move to or from.
 pub(crate) type Used = Option<(u32, BufferId)>;
 
 /// A window at this rank.
@@ -75,6 +75,8 @@ pub(crate) struct WindowState {
     pub base: usize,
     pub bytes: u64,
     pub memory: BufferId,
+    /// Data that are received here, or sent from here, by rails.
+    pub moving: u32,
     /// The window is dynamic: what is attached.
     pub regions: Option<Regions>,
     pub eager_bytes: u64,
@@ -84,6 +86,9 @@ pub(crate) struct WindowState {
     /// Works that wait for a lock together with their origin.
     pub parked: BTreeMap<u32, Vec<Work>>,
     pub domain: Domain,
+    /// The collective call that made it, and the ranks that gave that call up: they have no such window.
+    pub call: u64,
+    pub missing: Vec<bool>,
     /// Notices that came, by counter.
     pub counters: Vec<u64>,
     /// What was refused since the last synchronisation: the first ones in words, and how many.

@@ -159,6 +159,11 @@ pub(crate) enum Item {
         round: u64,
         bytes: Range<usize>,
     },
+    /// A rank has given a collective call up, since it lost another one meanwhile: it has no window of it.
+    GaveUp {
+        lost: u32,
+        call: u64,
+    },
     Done {
         window: u32,
         token: u64,
@@ -199,6 +204,7 @@ const DONE: u8 = 20;
 const GRANTED: u8 = 21;
 const RESULT: u8 = 22;
 const REFUSED: u8 = 23;
+const GAVE_UP: u8 = 24;
 const NOTHING: u8 = 30;
 
 /// Of a place: a layout follows, and the item is about a part of all.
@@ -365,6 +371,10 @@ impl<'a> Writer<'a> {
                 self.u64(token);
             }
             Item::Granted { window } => self.head(GRANTED, window),
+            Item::GaveUp { lost, call } => {
+                self.head(GAVE_UP, lost);
+                self.u64(call);
+            }
             Item::Refused(it) => {
                 self.head(REFUSED, it.window);
                 self.bytes(&[it.reason as u8, it.verb]);
@@ -545,6 +555,7 @@ impl<'a> Reader<'a> {
             }
             DONE => Item::Done { window, token: self.u64()? },
             GRANTED => Item::Granted { window },
+            GAVE_UP => Item::GaveUp { lost: window, call: self.u64()? },
             REFUSED => Item::Refused(self.refused(window)?),
             _ => return Err("an item has an unknown kind"),
         }))

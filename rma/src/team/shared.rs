@@ -9,7 +9,7 @@ use ropewalk_net::{Awaited, Context, Endpoint, Group};
 
 use super::mail::{MESSAGE_BYTES, Mail};
 use crate::claims::Executor;
-use crate::error::{BadArgument, Error, Loss};
+use crate::error::{Error, Loss};
 use crate::messages::hub::{Hub, TEAM};
 use crate::messages::state::Domain;
 use crate::messages::wire::Item;
@@ -18,7 +18,7 @@ use crate::options::Implementation;
 /// No thread waits longer without a look.
 const REST: Duration = Duration::from_millis(100);
 /// Bytes that a rank may give to an exchange.
-const EXCHANGE_BYTES_MAX: usize = MESSAGE_BYTES / 2;
+pub(crate) const EXCHANGE_BYTES_MAX: usize = MESSAGE_BYTES / 2;
 
 /// What the windows of a team share.
 pub(crate) struct Shared {
@@ -214,15 +214,31 @@ impl Shared {
         self.endpoint.settle(limit);
     }
 
-    /// See [`Team::exchange`](crate::Team::exchange).
-    pub fn exchange(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        if bytes.len() > EXCHANGE_BYTES_MAX {
-            let (bytes, most) = (bytes.len(), EXCHANGE_BYTES_MAX);
-            return Err(Error::Team(BadArgument::Exchange { bytes, most }));
-        }
+    /// A collective call, in which ranks exchange bytes. One that a rank gives up, since it lost another one, comes to nothing
+    /// there; all others hear of that, wherever they are in the call or behind it.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    pub fn call<T>(&self, act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         let _turn = self.turn();
+        self.look(|hub| hub.exchanges.begin_call());
+        let done = act();
+        if let Err(Error::TeamLost { rank: lost, .. }) = &done {
+            self.with(|hub| {
+                let item = Item::GaveUp { lost: *lost, call: hub.exchanges.call() };
+                let others = (0..self.size).filter(|rank| *rank != self.rank);
+                others.for_each(|rank| hub.tell(rank, &item));
+                hub.send_replies();
+            });
+        }
+        done
+    }
+
+    /// Within a collective call: see [`Team::exchange`](crate::Team::exchange).
+    pub fn exchange(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        debug_assert!(bytes.len() <= EXCHANGE_BYTES_MAX, "a collective call gives little");
         self.with(|hub| {
-            let round = hub.exchange_round;
+            let round = hub.exchanges.round();
             let item = Item::Exchange { round, bytes: 0..bytes.len() };
             for rank in 0..self.size {
                 let fill = |_: &_, to: &mut [u8]| to.copy_from_slice(bytes);
@@ -231,20 +247,9 @@ impl Shared {
             hub.send_replies();
         });
         self.until(|hub| {
-            let missing = (0..self.size).filter(|it| hub.exchanged[*it as usize].is_empty());
-            // All ranks that live are waited for, so that none is more than a round ahead of another one.
-            if missing.clone().any(|rank| hub.lost[rank as usize].is_none()) {
-                return Ok(None);
-            }
-            let lost = missing.filter_map(|rank| Some((rank, hub.lost[rank as usize]?))).next();
-            // The round is over, also where it came to nothing: what others still send of it is passed over.
-            hub.exchange_round += 1;
-            let first = |all: &mut std::collections::VecDeque<Vec<u8>>| all.pop_front();
-            let all = hub.exchanged.iter_mut().filter_map(first).collect();
-            match lost {
-                Some((rank, loss)) => Err(Error::TeamLost { rank, loss }),
-                None => Ok(Some(all)),
-            }
+            let ended = hub.exchanges.end(&hub.lost);
+            let failed = |(rank, loss)| Error::TeamLost { rank, loss };
+            ended.map(|ended| ended.map_err(failed)).transpose()
         })
     }
 
@@ -261,7 +266,7 @@ impl Shared {
                 hub.send_replies();
             });
             self.until(|hub| {
-                let is_lost = hub.lost[from as usize].is_some();
+                let is_lost = hub.loss_of(window, from).is_some();
                 let domain = domain(hub, window);
                 if domain.tokens[from as usize] > domain.round {
                     return Ok(Some(()));
@@ -277,7 +282,7 @@ impl Shared {
             let domain = domain(hub, window);
             domain.round += 1;
             let Some(rank) = domain.lost else { return Ok(()) };
-            let loss = hub.lost[rank as usize].unwrap_or(Loss::Told);
+            let loss = hub.loss_of(window, rank).unwrap_or(Loss::Told);
             Err(hub.loss(window, rank, loss))
         })
     }

@@ -14,20 +14,26 @@ use ropewalk_rma::{Implementation, Team, Window, WindowOptions};
 
 /// Each of some ranks does this with its endpoint, its group and its team.
 pub fn ranks(scheme: &str, size: usize, act: impl Fn(Endpoint, Group, Team, u32) + Sync) {
+    ranks_that_see(scheme, size, |_, addresses| addresses, act);
+}
+
+/// The same. `seen` says which addresses a rank takes for those of all ranks.
+pub fn ranks_that_see(
+    scheme: &str,
+    size: usize,
+    seen: impl Fn(u32, Vec<Vec<u8>>) -> Vec<Vec<u8>> + Sync,
+    act: impl Fn(Endpoint, Group, Team, u32) + Sync,
+) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let addresses = Mutex::new(vec![Vec::new(); size]);
     let here = Barrier::new(size);
     let run = |rank: u32| {
-        let name = format!("ranks{}-{number}-{rank}", std::process::id());
-        let address = if scheme == "shm" { name.as_str() } else { "127.0.0.1:0" };
-        let rail = modules::open(scheme, &Listen::At { address, exactly: true });
-        let rails = vec![rail.expect("this host has it")];
-        let endpoint = Endpoint::open(EndpointConfig::new(ClusterId(9)), rails).expect("it opens");
+        let endpoint = endpoint(scheme, &format!("ranks{}-{number}-{rank}", std::process::id()));
         let exchange = |own: &[u8]| {
             addresses.lock().expect("nobody panics")[rank as usize] = own.to_vec();
             here.wait();
-            Ok::<_, Infallible>(addresses.lock().expect("nobody panics").clone())
+            Ok::<_, Infallible>(seen(rank, addresses.lock().expect("nobody panics").clone()))
         };
         let group = Group::find(&endpoint, rank, 7 << 48, exchange).expect("all are here");
         let team = Team::new(&endpoint, &group, 8 << 48).expect("there is room");
@@ -39,6 +45,14 @@ pub fn ranks(scheme: &str, size: usize, act: impl Fn(Endpoint, Group, Team, u32)
             scope.spawn(move || run(rank));
         });
     });
+}
+
+/// An endpoint of one rail; `name` is its address over shared memory.
+pub fn endpoint(scheme: &str, name: &str) -> Endpoint {
+    let address = if scheme == "shm" { name } else { "127.0.0.1:0" };
+    let rail = modules::open(scheme, &Listen::At { address, exactly: true });
+    let rails = vec![rail.expect("this host has it")];
+    Endpoint::open(EndpointConfig::new(ClusterId(9)), rails).expect("it opens")
 }
 
 /// Each of two ranks does this with a window by remote access.

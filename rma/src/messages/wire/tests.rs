@@ -55,6 +55,7 @@ fn all() -> Vec<Item> {
         Item::Barrier { domain: u32::MAX, lost: None },
         Item::Barrier { domain: 3, lost: Some(2) },
         Item::Exchange { round: 3, bytes: 0..2 },
+        Item::GaveUp { lost: 2, call: 1 << 40 },
         Item::Done { window, token },
         Item::Granted { window },
         Item::Result { fetch, bytes: 0..16 },
