@@ -4,12 +4,14 @@
 #[path = "windows/common.rs"]
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use common::{Setup, ranks};
 use ropewalk_rma::{
-    Asserts, Cells, Datatype, Destination, Element, Implementation, Operator, Source, Target,
+    Asserts, Cells, Datatype, Destination, Element, Implementation, LockKind, Operator, Source,
+    Target,
 };
 
 const GIB: usize = 1 << 30;
@@ -23,6 +25,57 @@ fn word(rank: u32, number: usize) -> u64 {
 
 /// One at a time: each takes 2 GiB of memory.
 static TURN: Mutex<()> = Mutex::new(());
+
+/// Rank 0 accumulates 128 MiB at rank 2 again and again; meanwhile rank 1 adds to a word there.
+fn beside(scheme: &'static str, implementation: Implementation) {
+    const BYTES: usize = 128 << 20;
+    const ROUNDS: u32 = 3;
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let setup = Setup { scheme, implementation, eager_bytes: 16 << 10, map_memory: false, seed: 0 };
+    let is_over = AtomicBool::new(false);
+    ranks(setup, 3, |own| {
+        let window = own.window(BYTES + 8);
+        let word = Datatype::of(Element::U64);
+        own.team.barrier().expect("nobody is lost");
+        if own.rank == 0 {
+            let (data, count) = (Cells::zeroed(BYTES), BYTES as u64 / 8);
+            window.lock(LockKind::Shared, 2, Asserts::NONE).expect("it may");
+            for _ in 0..ROUNDS {
+                let (source, all) =
+                    (Source::cells(&data, 0, count, &word), Target::new(2, 0, count, &word));
+                window.accumulate(source, all, Operator::Sum).expect("it fits");
+                window.flush(2).expect("nobody is lost");
+            }
+            is_over.store(true, Ordering::SeqCst);
+            window.unlock(2).expect("nobody is lost");
+        }
+        if own.rank == 1 {
+            let (one, before) = (1u64.to_ne_bytes(), Cells::zeroed(8));
+            window.lock(LockKind::Shared, 2, Asserts::NONE).expect("it may");
+            let mut served = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                let (source, into) =
+                    (Source::slice(&one, 1, &word), Destination::new(&before, 0, 1, &word));
+                let at = Target::new(2, BYTES as u64, 1, &word);
+                window.fetch_and_op(Some(source), into, at, Operator::Sum).expect("it fits");
+                window.flush(2).expect("nobody is lost");
+                served += 1;
+            }
+            window.unlock(2).expect("nobody is lost");
+            // An accumulate that was done at a stretch would let one in between two of its rounds.
+            println!("{scheme}, {implementation:?}: {served} words beside {ROUNDS} accumulates");
+            assert!(served > 16 * ROUNDS, "{scheme}, {implementation:?}: {served}");
+        }
+        own.team.barrier().expect("nobody is lost");
+    });
+}
+
+#[test]
+fn who_adds_one_word_is_served_beside_a_long_accumulate() {
+    for scheme in ["tcp", "shm", "udp"] {
+        beside(scheme, Implementation::Direct);
+    }
+}
 
 /// Both ranks get 1 GiB of each other at once.
 fn both_ways(scheme: &'static str, implementation: Implementation) {

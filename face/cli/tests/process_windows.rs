@@ -46,7 +46,17 @@ fn all_say(mut command: Command, ranks: usize, words: &str) {
 }
 
 fn ranks(options: &[&str], count: usize, implementation: &str) {
-    let Some(program) = compile("tests/c/ranks.c", Language::C) else { return };
+    program(options, count, implementation, "tests/c/ranks.c");
+}
+
+/// The program that has a part for each rule, too.
+fn rules(options: &[&str], count: usize, implementation: &str) {
+    ranks(options, count, implementation);
+    program(options, count, implementation, "tests/c/rules.c");
+}
+
+fn program(options: &[&str], count: usize, implementation: &str, source: &str) {
+    let Some(program) = compile(source, Language::C) else { return };
     let number = count.to_string();
     // Only processes of one host that listen for it share memory.
     let shares = if options.is_empty() { "shared" } else { "apart" };
@@ -54,31 +64,29 @@ fn ranks(options: &[&str], count: usize, implementation: &str) {
     all_say(run(&options, &program, &[implementation, shares]), count, "] ok");
 }
 
+const TCP: [&str; 2] = ["--env", "ROPEWALK_RMA_LISTEN=tcp://127.0.0.1:0"];
+const UDP: [&str; 2] = ["--env", "ROPEWALK_RMA_LISTEN=udp://127.0.0.1:0"];
+
 #[test]
 fn ranks_keep_all_promises_by_remote_access() {
-    ranks(&[], 4, "direct");
     ranks(&[], 3, "direct");
-    ranks(&[], 8, "direct");
-    for count in [2, 8] {
-        ranks(&["--env", "ROPEWALK_RMA_LISTEN=tcp://127.0.0.1:0"], count, "direct");
-    }
-    ranks(&["--env", "ROPEWALK_RMA_LISTEN=udp://127.0.0.1:0"], 4, "direct");
+    [2, 8].into_iter().for_each(|count| rules(&[], count, "direct"));
+    [2, 8].into_iter().for_each(|count| rules(&TCP, count, "direct"));
+    rules(&UDP, 4, "direct");
 }
 
 #[test]
 fn ranks_keep_all_promises_by_messages() {
-    ranks(&[], 4, "messages");
-    ranks(&[], 8, "messages");
-    for count in [2, 8] {
-        ranks(&["--env", "ROPEWALK_RMA_LISTEN=tcp://127.0.0.1:0"], count, "messages");
-    }
-    ranks(&["--env", "ROPEWALK_RMA_LISTEN=udp://127.0.0.1:0"], 4, "messages");
+    [4, 8].into_iter().for_each(|count| rules(&[], count, "messages"));
+    [2, 8].into_iter().for_each(|count| rules(&TCP, count, "messages"));
+    rules(&UDP, 4, "messages");
 }
 
 #[test]
 fn ranks_keep_all_promises_with_accumulates_at_their_origin() {
-    ranks(&[], 4, "direct_accumulate_at_origin");
-    ranks(&["--env", "ROPEWALK_RMA_LISTEN=tcp://127.0.0.1:0"], 3, "direct_accumulate_at_origin");
+    rules(&[], 4, "direct_accumulate_at_origin");
+    rules(&TCP, 3, "direct_accumulate_at_origin");
+    rules(&UDP, 3, "direct_accumulate_at_origin");
 }
 
 #[test]
@@ -86,8 +94,9 @@ fn ranks_of_two_hosts_that_share_no_memory_reach_each_other() {
     let config = TopologyConfig { joint: Joint::Direct, rails: 1, ..TopologyConfig::default() };
     let Some(net) = Topology::or_skip(&config) else { return };
     let names = namespaces(&net);
-    ranks(&["--namespaces", &names], 4, "direct");
-    ranks(&["--namespaces", &names], 4, "messages");
+    for implementation in ["direct", "messages", "direct_accumulate_at_origin"] {
+        rules(&["--namespaces", &names], 4, implementation);
+    }
 }
 
 /// Each host has two rails, and one of them falls silent for good while windows are in use.
@@ -142,8 +151,8 @@ fn ranks_of_hosts_without_ip_reach_each_other_by_frames_of_ethernet() {
     let names = namespaces(&net);
     // No card passes frames to itself.
     let listen = "ROPEWALK_RMA_LISTEN=shm://,ether://";
-    for implementation in ["direct", "messages"] {
-        ranks(&["--env", listen, "--namespaces", &names], 4, implementation);
+    for implementation in ["direct", "messages", "direct_accumulate_at_origin"] {
+        rules(&["--env", listen, "--namespaces", &names], 4, implementation);
     }
 }
 

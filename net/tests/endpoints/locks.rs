@@ -194,6 +194,34 @@ fn requests_are_served_in_turn_and_readers_together() {
 }
 
 #[test]
+fn a_release_of_what_one_does_not_hold_gives_nobody_the_lock() {
+    for medium in ALL {
+        for mode in MODES {
+            let mut owner = Owner::new(medium, mode, 3);
+            let first = owner.ask(1, true);
+            owner.take(1);
+            let second = owner.ask(2, true);
+            owner.pass_on(2);
+            owner.release(1, first);
+            owner.take(2);
+            let third = owner.ask(3, true);
+            owner.pass_on(3);
+            // Once more; and requests of others, of which one waits still.
+            owner.release(1, first);
+            owner.release(0, second);
+            owner.release(1, third);
+            owner.pass_on(1);
+            owner.pass_on(0);
+            assert_eq!(owner.taken(3), None, "{}: it is held by another one", owner.context);
+            owner.release(2, second);
+            owner.take(3);
+            owner.release(3, third);
+            owner.world.nodes.iter().for_each(|node| node.endpoint.check());
+        }
+    }
+}
+
+#[test]
 fn requests_that_are_given_up_leave_the_lock_to_others() {
     for medium in ALL {
         for seed in 0..6 {

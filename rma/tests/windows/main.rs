@@ -167,6 +167,7 @@ scenarios! {
         a_post_of_somebody_else_is_kept_for_a_later_start,
         asserted_epochs_work_without_messages_of_their_own,
         fences_order_the_epochs_of_all_ranks,
+        all_ranks_find_behind_a_fence_what_any_rank_did_anywhere_before,
         who_waits_on_one_window_serves_the_others,
         windows_over_the_same_memory_see_each_other,
         threads_of_a_rank_work_at_once,

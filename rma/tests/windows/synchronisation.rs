@@ -213,6 +213,48 @@ pub fn fences_order_the_epochs_of_all_ranks(setup: Setup) {
     }
 }
 
+/// A rank puts, also at itself; others get it from the target, which the rank that put has told nothing of.
+pub fn all_ranks_find_behind_a_fence_what_any_rank_did_anywhere_before(setup: Setup) {
+    /// Words, of which a get needs many frames.
+    const WORDS: usize = 8 << 10;
+    // Among more than 16 ranks a fence is another one.
+    let sizes: &[u32] = if setup.is_faulty() { &[2, 3] } else { &[2, 3, 4, 17] };
+    for size in sizes.iter().copied() {
+        ranks(setup, size, |own| {
+            let window = own.window(WORDS * 8);
+            let word = Datatype::of(Element::U64);
+            let fill = |value: u64| value.to_ne_bytes().repeat(WORDS);
+            let rounds = if size > 4 || setup.is_faulty() { 6 } else { 40 };
+            window.fence(NONE).unwrap();
+            for round in 1..=rounds {
+                let value = u64::from(round);
+                let from = round % size;
+                let to = (from + 1 + round / size % (size - 1)) % size;
+                if own.rank == from {
+                    let data = fill(value);
+                    for at in [to, from] {
+                        let source = Source::slice(&data, WORDS as u64, &word);
+                        window.put(source, Target::new(at, 0, WORDS as u64, &word)).unwrap();
+                    }
+                }
+                window.fence(NONE).unwrap();
+                let got = [Cells::zeroed(WORDS * 8), Cells::zeroed(WORDS * 8)];
+                for (got, at) in got.iter().zip([to, from]) {
+                    let destination = Destination::new(got, 0, WORDS as u64, &word);
+                    window.get(destination, Target::new(at, 0, WORDS as u64, &word)).unwrap();
+                }
+                window.fence(NONE).unwrap();
+                // Gets of before have ended: what is stored now comes too late for them.
+                window.cells().store(window.range().start, u64::MAX).unwrap();
+                for got in &got {
+                    assert!(bytes(got) == fill(value), "round {round} of {size} ranks");
+                }
+                window.fence(NONE).unwrap();
+            }
+        });
+    }
+}
+
 pub fn who_waits_on_one_window_serves_the_others(setup: Setup) {
     let done = AtomicBool::new(false);
     ranks(setup, 3, |own| {
