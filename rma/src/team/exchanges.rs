@@ -15,6 +15,9 @@ const CALL_SHIFT: u32 = 8;
 /// Bytes of a rank that may wait here: it is at most one exchange ahead.
 const WAITING_MAX: usize = 2;
 
+/// The bytes of all ranks; or a rank that is missing.
+type Ended = Result<Vec<Vec<u8>>, (u32, Loss)>;
+
 /// The exchanges of one rank.
 #[derive(Debug)]
 pub(crate) struct Exchanges {
@@ -87,9 +90,8 @@ impl Exchanges {
 
     /// The bytes of all ranks, if the exchange is over; then the next round begins. `lost` has the ranks that are lost here.
     ///
-    /// All ranks that live are waited for, so that none is more than an exchange ahead of another one. The error is a rank that
-    /// is missing.
-    pub fn end(&mut self, lost: &[Option<Loss>]) -> Option<Result<Vec<Vec<u8>>, (u32, Loss)>> {
+    /// All ranks that live are waited for, so that none is more than an exchange ahead of another one.
+    pub fn end(&mut self, lost: &[Option<Loss>]) -> Option<Ended> {
         let mut missing = None;
         for (rank, came) in self.came.iter().enumerate() {
             if came.front().is_some_and(|(round, _)| *round == self.round) {
