@@ -357,10 +357,11 @@ impl Hub {
 
     /// Sends a result in a message of its own.
     pub fn answer(&mut self, rank: u32, number: u64, (memory, used): (Memory, Used)) {
-        if let Ok(token) = self.moving.insert(Moving::AnswerOut { rank, used }) {
-            self.inbound[rank as usize].answers += 1;
-            self.mail.send_apart(rank, Kind::Answer, number, memory, token.to_u64());
-        }
+        let Ok(token) = self.moving.insert(Moving::AnswerOut { rank, used }) else {
+            return self.moved(used);
+        };
+        self.inbound[rank as usize].answers += 1;
+        self.mail.send_apart(rank, Kind::Answer, number, memory, token.to_u64());
     }
 
     /// The rank is lost: nothing that it wanted is done any more.
