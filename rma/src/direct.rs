@@ -20,7 +20,7 @@ mod issue;
 pub(crate) mod late;
 mod mapped;
 mod origin;
-mod posting;
+pub(crate) mod posting;
 pub(crate) mod state;
 
 use std::collections::BTreeMap;

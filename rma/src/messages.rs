@@ -77,8 +77,8 @@ impl Messages {
                     if hub.lost[rank as usize].is_some() {
                         hub.push(window, rank);
                         *ending = Ending::Over;
-                    } else {
-                        // It lives: it refuses what waits, and answers the token.
+                    } else if hub.window(window).queues[rank as usize].gate != Gate::Asked {
+                        // It lives: it refuses what waits, and answers the token. It grants its lock, too, where that was asked for.
                         hub.window(window).queues[rank as usize].gate = Gate::Open;
                     }
                 }

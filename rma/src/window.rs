@@ -459,3 +459,6 @@ impl fmt::Debug for Window {
         write!(f, "{} at rank {}, {bytes} bytes", self.name(), self.rank())
     }
 }
+
+#[cfg(test)]
+mod tests;

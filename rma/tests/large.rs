@@ -26,6 +26,15 @@ fn word(rank: u32, number: usize) -> u64 {
 /// One at a time: each takes 2 GiB of memory.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// Sets it when it is dropped, so that nobody waits for one who panicked.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Rank 0 accumulates 128 MiB at rank 2 again and again; meanwhile rank 1 adds to a word there.
 fn beside(scheme: &'static str, implementation: Implementation) {
     const BYTES: usize = 128 << 20;
@@ -38,6 +47,7 @@ fn beside(scheme: &'static str, implementation: Implementation) {
         let word = Datatype::of(Element::U64);
         own.team.barrier().expect("nobody is lost");
         if own.rank == 0 {
+            let _over = Over(&is_over);
             let (data, count) = (Cells::zeroed(BYTES), BYTES as u64 / 8);
             window.lock(LockKind::Shared, 2, Asserts::NONE).expect("it may");
             for _ in 0..ROUNDS {
@@ -46,7 +56,6 @@ fn beside(scheme: &'static str, implementation: Implementation) {
                 window.accumulate(source, all, Operator::Sum).expect("it fits");
                 window.flush(2).expect("nobody is lost");
             }
-            is_over.store(true, Ordering::SeqCst);
             window.unlock(2).expect("nobody is lost");
         }
         if own.rank == 1 {

@@ -8,6 +8,7 @@ use ropewalk_base::verb::RemoteLayout;
 use ropewalk_net::{Completed, Direction, Fault, Posted as NetPosted, Terms};
 
 use super::state::{Landing, Note, Posted, Reducing, Reduction, Step, What};
+use crate::error::Loss;
 use crate::messages::hub::Hub;
 use crate::team::mail::REMOTE;
 
@@ -91,8 +92,10 @@ impl Hub {
     }
 
     fn post_step(&mut self, window: u32, rank: u32, what: What, memory: Memory) {
-        if self.is_lost(window, rank) {
-            return self.abandon_reduction(window, rank, Fault::PeerReset);
+        match self.loss_of(Some(window), rank) {
+            None => {}
+            Some(Loss::Without) => return self.abandon_reduction(window, rank, Fault::BadKey),
+            Some(_) => return self.abandon_reduction(window, rank, Fault::PeerReset),
         }
         let remote = self.remote(window);
         // Elements of a dynamic window are in a region of their own, the lock is not.

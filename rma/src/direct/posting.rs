@@ -65,7 +65,7 @@ impl Lane {
 }
 
 /// The key of a rank, as others are told.
-pub(super) fn encode(key: RemoteKey) -> Vec<u8> {
+pub(crate) fn encode(key: RemoteKey) -> Vec<u8> {
     [key.slot.to_u64(), key.secret].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
@@ -427,7 +427,8 @@ impl Hub {
         }
     }
 
-    /// A rank did not take a word, or a request for its lock. One that knows no such key has no such window, and lives.
+    /// A rank did not take a request for its lock, or a step. One that knows no such key has no such window, and lives. Words are
+    /// over when they are sent: nobody hears that one was refused.
     fn word_failed(&mut self, window: u32, rank: u32, fault: Fault) {
         match fault {
             Fault::BadKey | Fault::NotPermitted => self.miss(window, rank),

@@ -358,7 +358,8 @@ impl Hub {
     /// Sends a result in a message of its own.
     pub fn answer(&mut self, rank: u32, number: u64, (memory, used): (Memory, Used)) {
         let Ok(token) = self.moving.insert(Moving::AnswerOut { rank, used }) else {
-            return self.moved(used);
+            self.moved(used);
+            return self.lose(rank, Loss::Session(Fault::Busy));
         };
         self.inbound[rank as usize].answers += 1;
         self.mail.send_apart(rank, Kind::Answer, number, memory, token.to_u64());

@@ -234,18 +234,28 @@ impl Shared {
         done
     }
 
-    /// Within a collective call: see [`Team::exchange`](crate::Team::exchange).
+    /// Within a collective call: gives some bytes to all ranks, and returns those of all, by rank.
     pub fn exchange(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.give(bytes, 0..self.size);
+        self.taken()
+    }
+
+    /// The first half of an exchange.
+    pub fn give(&self, bytes: &[u8], to: impl IntoIterator<Item = u32>) {
         debug_assert!(bytes.len() <= EXCHANGE_BYTES_MAX, "a collective call gives little");
         self.with(|hub| {
             let round = hub.exchanges.round();
             let item = Item::Exchange { round, bytes: 0..bytes.len() };
-            for rank in 0..self.size {
+            for rank in to {
                 let fill = |_: &_, to: &mut [u8]| to.copy_from_slice(bytes);
                 hub.reply_with(rank, &item, bytes.len(), fill);
             }
             hub.send_replies();
         });
+    }
+
+    /// The second half.
+    pub fn taken(&self) -> Result<Vec<Vec<u8>>, Error> {
         self.until(|hub| {
             let ended = hub.exchanges.end(&hub.lost);
             let failed = |(rank, loss)| Error::TeamLost { rank, loss };

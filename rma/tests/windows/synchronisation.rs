@@ -245,7 +245,10 @@ pub fn all_ranks_find_behind_a_fence_what_any_rank_did_anywhere_before(setup: Se
                 }
                 window.fence(NONE).unwrap();
                 // Gets of before have ended: what is stored now comes too late for them.
-                window.cells().store(window.range().start, u64::MAX).unwrap();
+                let begin = window.range().start;
+                for at in [begin, begin + (WORDS - 1) * 8] {
+                    window.cells().store(at, u64::MAX).unwrap();
+                }
                 for got in &got {
                     assert!(bytes(got) == fill(value), "round {round} of {size} ranks");
                 }

@@ -81,18 +81,21 @@ static void r3_posts_and_starts(void)
     int origin = 0, first = 1, last = size - 1, own = rank, flag = 0, round;
     begin();
     for (round = 1; round <= 3; round++) {
-        /* In the second round the start comes first. */
-        if (round == 2)
-            OK(rw_barrier());
-        if (rank == first || rank == last)
+        int posts = rank == first || rank == last, starts_first = round == 2;
+        if (posts && !starts_first)
             OK(rw_win_post(1, &origin, 0, win));
-        if (round != 2)
+        if (!starts_first)
             OK(rw_barrier());
         if (rank == origin) {
             OK(rw_win_start(1, &first, 0, win));
             OK(put(round, first, 0));
-            if (round == 2)
-                OK(rw_barrier());
+        }
+        if (starts_first) {
+            OK(rw_barrier());
+            if (posts)
+                OK(rw_win_post(1, &origin, 0, win));
+        }
+        if (rank == origin) {
             OK(rw_win_complete(win));
             if (last != first) {
                 /* Its post has been here all the time. */
@@ -100,12 +103,8 @@ static void r3_posts_and_starts(void)
                 OK(put(10 * round, last, 0));
                 OK(rw_win_complete(win));
             }
-        } else if (rank != first && rank != last) {
-            if (round == 2)
-                OK(rw_barrier());
-        } else {
-            if (round == 2)
-                OK(rw_barrier());
+        }
+        if (posts) {
             /* A test that says no changes nothing. */
             for (flag = 0; !flag;)
                 OK(rw_win_test(win, &flag));
@@ -129,9 +128,11 @@ static void r3_posts_and_starts(void)
 /* Those who wait for a lock get it in the order in which they asked, and a test never waits for one. */
 static void r4_locks(void)
 {
+    enum { MOST = 64 };
     int64_t one = 1, place = -1;
-    int owner = size - 1, turn, flag = 0, round;
+    int owner = size - 1, turn, flag = 0, round, turns[MOST];
     rw_request request = RW_REQUEST_NULL;
+    CHECK(size <= MOST);
     begin();
     if (rank == 0) {
         OK(rw_win_lock(RW_LOCK_EXCLUSIVE, owner, 0, win));
@@ -144,11 +145,12 @@ static void r4_locks(void)
             OK(rw_win_lock(RW_LOCK_EXCLUSIVE, owner, 0, win));
             OK(rw_rget_accumulate(&one, 1, RW_INT64, &place, 1, RW_INT64, owner, 0, 1, RW_INT64, RW_SUM, win,
                                   &request));
-            /* Now the request is on its way, and this one is asked for after it. */
             OK(rw_test(&request, &flag));
             CHECK(!flag);
         }
-        OK(rw_barrier());
+        /* What this rank tells all of them comes behind its request, and the owner has it before it tells them more. */
+        OK(rw_allgather(&turn, sizeof turn, turns));
+        OK(rw_allgather(&turn, sizeof turn, turns));
     }
     if (rank == 0)
         OK(rw_win_unlock(owner, win));
