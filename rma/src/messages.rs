@@ -358,7 +358,7 @@ impl Way for Messages {
         let heard = self.hear_the_last();
         let met = self.team.barrier(Some(self.window));
         self.team.until(|hub| {
-            let is_still = hub.detach_regions(self.window) && hub.is_still(self.window);
+            let is_still = hub.detach_regions(self.window) && hub.withdraw_memory(self.window);
             Ok(is_still.then_some(()))
         })?;
         self.team.with(|hub| {

@@ -197,7 +197,7 @@ impl Window {
         let number = name.number;
         let close = |error| {
             // Others may have the window, and have begun to use it.
-            let withdrawn = team.until(|hub| Ok(hub.is_still(number).then_some(())));
+            let withdrawn = team.until(|hub| Ok(hub.withdraw_memory(number).then_some(())));
             team.with(|hub| hub.shut(number));
             withdrawn.err().unwrap_or(error)
         };

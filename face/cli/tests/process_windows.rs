@@ -70,7 +70,7 @@ const UDP: [&str; 2] = ["--env", "ROPEWALK_RMA_LISTEN=udp://127.0.0.1:0"];
 #[test]
 fn ranks_keep_all_promises_by_remote_access() {
     ranks(&[], 3, "direct");
-    [2, 8].into_iter().for_each(|count| rules(&[], count, "direct"));
+    [2, 4, 8].into_iter().for_each(|count| rules(&[], count, "direct"));
     [2, 8].into_iter().for_each(|count| rules(&TCP, count, "direct"));
     rules(&UDP, 4, "direct");
 }

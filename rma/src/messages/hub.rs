@@ -160,15 +160,15 @@ impl Hub {
         }
     }
 
-    /// Withdraws the memory: operations that come from now on find none. False: data move there, or from there.
-    pub fn is_still(&mut self, window: u32) -> bool {
+    /// Withdraws a window's memory: later operations find none. False: data move there, or from there.
+    pub fn withdraw_memory(&mut self, window: u32) -> bool {
         let Hub { windows, table, .. } = self;
         let Some(state) = windows.get(&window) else { return true };
         table.remove(state.memory);
         state.moving == 0
     }
 
-    /// Forgets a window. What comes for it later is refused, and so is what waits here for a lock.
+    /// Forgets a window. Operations that come for it later are refused, and so are those that wait here for a lock.
     pub fn shut(&mut self, window: u32) {
         self.remotes.remove(&window);
         self.interrupted.retain(|(of, _), _| *of != window);

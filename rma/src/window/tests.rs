@@ -79,7 +79,7 @@ fn dies(team: &Team, options: &WindowOptions) {
     done.expect("all are there");
 }
 
-/// What rank 0 does with a window that rank 1 does not have: everything ends, and is an error in the end.
+/// Rank 0 works on a window that rank 1 does not have: every call ends, and the last one of each epoch tells of it.
 fn works(window: &mut Window) {
     let (word, value) = (Datatype::of(Element::U64), 1u64.to_ne_bytes());
     let at = |count| Target::new(1, 0, count, &word);
