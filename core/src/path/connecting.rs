@@ -104,6 +104,9 @@ impl Core {
                     _ => false,
                 }
         });
+        if insist {
+            self.lose_agreed(peer);
+        }
         self.begin_link(peer, link, false, insist);
         let (now, Called { way, is_alone, is_told }) = (self.now, called);
         let is_lost = self.has_lost_paths(peer);

@@ -251,6 +251,7 @@ impl Core {
         if !self.may_take_place(id, link) {
             return self.refuse_link(link, Refusal::Duplicate);
         }
+        self.lose_named(id, link);
         self.links.set_peer(link, id);
         self.links.agree(link);
         // The rail knows the regions of this peer before the peer can ask for them; where keys are to be proven, not before

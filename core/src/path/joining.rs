@@ -20,7 +20,7 @@ use crate::api::{Output, PeerId};
 use crate::apm::{Outcome, Rule};
 use crate::engine::Core;
 use crate::session::sought::CallFault;
-use crate::session::{Bundle, Claim, PathId, Prover, SessionId};
+use crate::session::{Bundle, Claim, PathId, Prover, SILENCE_MIN, SessionId};
 
 /// The path and the number of the attempt that a proof is about.
 type Named = (PathId, u32);
@@ -52,9 +52,11 @@ impl Core {
         session.may_have_paths(share, offers);
         let calls = u8::from(offers);
         self.emit_control(id, KeyBody { share, calls, reserved: [0; 7] });
+        let look_at = self.now + SILENCE_MIN;
         let Some(session) = self.peers.session_mut(id) else { return };
         let span = session.reliable.as_ref().map_or(0, |reliable| reliable.sent.last());
-        session.bundle_mut().into_iter().for_each(|bundle| bundle.tell_by(span));
+        session.bundle_mut().into_iter().for_each(|bundle| bundle.tell_by(span, look_at));
+        self.wake_by(id, look_at);
     }
 
     /// Whether we know an address of the peer that a rail between hosts can call.

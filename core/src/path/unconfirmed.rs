@@ -11,7 +11,7 @@ use ropewalk_base::verb::LinkId;
 use ropewalk_wire::frame::{HelloBody, MODE_PATHS};
 
 use super::{Link, LinkStage, Peer};
-use crate::api::{Mode, PeerId};
+use crate::api::{Mode, Output, PeerId};
 use crate::credit::Windows;
 use crate::engine::Core;
 use crate::session::SessionId;
@@ -43,20 +43,53 @@ impl Unconfirmed {
 impl Core {
     /// A link is lost that its caller may have confirmed.
     pub(super) fn note_unconfirmed(&mut self, id: PeerId, link: LinkId, state: &Link) {
+        let Some(call) = self.unconfirmed_call(link, state) else { return };
+        if let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.session.is_none()) {
+            peer.unconfirmed = Some(Box::new(call));
+        }
+    }
+
+    /// The call over a link, if its caller may have begun a session that outlives the link.
+    fn unconfirmed_call(&self, link: LinkId, state: &Link) -> Option<Unconfirmed> {
         let agreed = state.stage == LinkStage::Agreed && !state.outbound && state.joins.is_none();
         // One that has a key ends with the link: it was not proven that the caller has it, too.
         let agreed = agreed && state.trust.is_none();
-        let Some(hello) = state.hello.filter(|_| agreed && state.goes_on_with().is_none()) else {
-            return;
-        };
+        let hello = state.hello.filter(|_| agreed && state.goes_on_with().is_none())?;
         let takes_paths = state.mode & hello.mode & MODE_PATHS != 0;
         let outlives_links = takes_paths || self.config.mode == Mode::Resume;
-        if !outlives_links || self.is_lossy(link) {
+        let (nonce, mode, windows) = (state.nonce, state.mode, state.windows);
+        let call = Unconfirmed { nonce, mode, windows, hello };
+        (outlives_links && !self.is_lossy(link)).then_some(call)
+    }
+
+    /// The peer calls, and names a session that it has begun over another link: that one is lost, though nobody has told us.
+    pub(super) fn lose_named(&mut self, id: PeerId, link: LinkId) {
+        if let Some(theirs) = self.links.get(link).and_then(|state| state.theirs) {
+            self.lose_unconfirmed(id, |other, session| other != link && session == theirs);
+        }
+    }
+
+    /// We insist on a call, since nothing comes over the links by which the peer has called: those are lost. It may have begun a
+    /// session over one of them, which our call names.
+    pub(super) fn lose_agreed(&mut self, id: PeerId) {
+        self.lose_unconfirmed(id, |_, _| true);
+    }
+
+    fn lose_unconfirmed(&mut self, id: PeerId, is_lost: impl Fn(LinkId, SessionId) -> bool) {
+        if self.peers.session(id).is_some() {
             return;
         }
-        let (nonce, mode, windows) = (state.nonce, state.mode, state.windows);
-        if let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.session.is_none()) {
-            peer.unconfirmed = Some(Box::new(Unconfirmed { nonce, mode, windows, hello }));
+        let call = |link: LinkId| {
+            let call = self.unconfirmed_call(link, self.links.get(link)?)?;
+            is_lost(link, call.session()).then_some((link, call))
+        };
+        let calls: Vec<_> = self.links.of_peer(id).into_iter().filter_map(call).collect();
+        for (link, call) in calls {
+            self.close_link(link);
+            self.outputs.push(Output::Abandon { link });
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.unconfirmed = Some(Box::new(call));
+            }
         }
     }
 

@@ -402,7 +402,7 @@ impl SentSpans {
     }
 
     /// When the oldest span went over a link that is awaited, as far as the first spans show.
-    pub(super) fn awaited_since(&self, link: LinkId) -> Option<Time> {
+    pub(crate) fn awaited_since(&self, link: LinkId) -> Option<Time> {
         let mut awaited = self.spans.iter().take(LOOKED_AT).filter(|sent| !sent.acknowledged);
         awaited.find_map(|sent| sent.copies.sent_over(link))
     }

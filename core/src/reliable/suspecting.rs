@@ -131,6 +131,7 @@ impl Core {
         if self.end_silent(id) {
             return;
         }
+        self.look_early(id);
         let Some(session) = self.peers.session_mut(id) else { return };
         if !session.paths.are_several() {
             return;
@@ -189,6 +190,12 @@ impl Core {
             it.silence_tells && it.unacknowledged_bytes == 0 && is_taken
         };
         let sleeps = health.is_some_and(has_all);
+        if !session.paths.are_several() {
+            if !sleeps && session.is_early() {
+                self.all_are_silent(id);
+            }
+            return;
+        }
         if sleeps && session.paths.excuse(link, now) {
             let due = session.due();
             return self.wake_by(id, due);

@@ -56,6 +56,8 @@ pub(crate) struct Bundle {
     key: Option<Key>,
     /// The span that tells our share.
     told_by: Option<u64>,
+    /// When the session's only path is looked at, as long as the peer may not have the key.
+    unshared_at: Time,
     /// Since when a caller who proves nothing would take its place, and no path has answered a probe.
     doubted_since: Option<Time>,
     adds: bool,
@@ -112,6 +114,7 @@ impl Bundle {
             silent_briefly: false,
             key: None,
             told_by: None,
+            unshared_at: Time::NEVER,
             doubted_since: None,
             adds: false,
             is_lower: false,
@@ -152,9 +155,18 @@ impl Bundle {
         self.key.as_ref()
     }
 
-    /// Our share goes with this span.
-    pub fn tell_by(&mut self, span: u64) {
-        self.told_by = Some(span);
+    /// Our share goes with this span. Until the peer is known to have the key the only path is looked at from `look_at` on.
+    pub fn tell_by(&mut self, span: u64, look_at: Time) {
+        (self.told_by, self.unshared_at) = (Some(span), look_at);
+    }
+
+    /// Whether it is time for a look at the only path of a session whose key is not shared. The next one comes at `next`.
+    pub fn takes_early_look(&mut self, now: Time, next: Time) -> bool {
+        let is_due = self.unshared_at <= now;
+        if is_due {
+            self.unshared_at = next;
+        }
+        is_due
     }
 
     /// Whether the peer is known to have the key, too. `answered`: it has all spans up to this one.
@@ -196,7 +208,8 @@ impl Bundle {
 
     /// When its paths are to be looked at, or it ends.
     pub fn looks_at(&self) -> Time {
-        self.standing.due().min(self.silent_until.unwrap_or(Time::NEVER))
+        let ends = self.silent_until.unwrap_or(Time::NEVER);
+        self.standing.due().min(ends).min(self.unshared_at)
     }
 
     /// The way that is to be tried now.

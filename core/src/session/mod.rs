@@ -34,7 +34,7 @@ pub(crate) use key::{Claim, Key, Prover};
 pub(crate) use migration::{Left, Migrating, Step as ProofStep};
 pub(crate) use model::Acknowledged;
 pub use pathless::PathLoss;
-pub(crate) use pathless::Pathless;
+pub(crate) use pathless::{Pathless, SILENCE_MIN};
 pub(crate) use paths::{Going, Path, PathId, PathView, Paths};
 pub(crate) use promise::PROMISED_MIN;
 pub(crate) use status::PathCause;
@@ -319,6 +319,11 @@ impl Session {
         }
         let answered = self.reliable.as_ref().map_or(0, |reliable| reliable.sent.answered());
         self.bundle().is_some_and(|bundle| bundle.is_shared(answered))
+    }
+
+    /// Whether it may have further paths, and none can join yet: the peer may not have the key.
+    pub fn is_early(&self) -> bool {
+        self.bundle.is_some() && !self.paths.are_several() && !self.is_key_shared()
     }
 
     /// Its migration, once it has, or had, several paths.

@@ -18,7 +18,7 @@ use crate::session::status::PathCause;
 /// Peers that were given up of which is known why.
 const KEPT: usize = 64;
 /// Silence alone, of all paths while something is owed, ends no session before.
-const SILENCE_MIN: Duration = Duration::from_secs(1);
+pub(crate) const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// Silence for less is no event: the peer may compute.
 const SILENCE_TOLD: Duration = Duration::from_secs(1);
 
@@ -95,7 +95,7 @@ impl Core {
         let now = self.now;
         let Some(session) = self.peers.session(id) else { return };
         // Where paths rest there are other ways, by which it is called.
-        let is_brief = session.paths.has_resting();
+        let is_brief = session.paths.has_resting() || session.is_early();
         let until = now + self.silence_max(is_brief);
         let Some(session) = self.peers.session_mut(id) else { return };
         let owes = session.reliable.as_ref().is_some_and(|it| it.sent.are_awaited());
@@ -105,6 +105,23 @@ impl Core {
             until
         });
         self.wake_by(id, until);
+    }
+
+    /// Looks at the only path of a session that has no shared key, without which no other path can join. Where the path is silent
+    /// its link counts as lost: then the session is called for, and goes on over another rail.
+    pub(crate) fn look_early(&mut self, id: PeerId) {
+        let now = self.now;
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let is_early = session.is_early();
+        let next = if is_early { now + SILENCE_MIN } else { Time::NEVER };
+        let is_due = session.bundle_mut().is_some_and(|bundle| bundle.takes_early_look(now, next));
+        let link = session.paths.control().filter(|_| is_due && is_early);
+        let sent = session.reliable.as_ref().map(|reliable| &reliable.sent);
+        let since = link.zip(sent).and_then(|(link, sent)| sent.awaited_since(link));
+        let Some(link) = link.filter(|link| self.can_be_silent(*link)) else { return };
+        if since.is_some_and(|since| now.since(since.min(now)) >= SILENCE_MIN) {
+            self.outputs.push(Output::AskHealth { link });
+        }
     }
 
     /// How long a session whose paths are all silent goes on.
@@ -144,7 +161,7 @@ impl Core {
         if bundle.silent_until.take_if(|until| *until <= now).is_none() {
             return false;
         }
-        if !session.paths.has_resting() {
+        if !session.paths.has_resting() && !session.is_early() {
             let was_brief =
                 session.bundle_mut().is_some_and(|it| std::mem::take(&mut it.silent_briefly));
             if was_brief {

@@ -86,3 +86,52 @@ fn what_was_sent_behind_a_confirmation_that_was_lost_arrives_once() {
     }
     assert!(lost > 100, "{lost} confirmations were lost");
 }
+
+/// A rail is silent from such a moment on, after a session has begun over one of two: before its confirmation came, before the key
+/// of its paths is there, or later. Nothing tells the ends that the rail is dead. `gone`: the number of the dead one.
+fn outlive_silence(seed: u64, case: usize, steps: u64) -> (usize, Time) {
+    let mut world = pair(seed, Mode::Fail, 2, case.is_multiple_of(2));
+    let [there, back] = [world.peer(0, 1), world.peer(1, 0)];
+    (0..6).for_each(|bits| receive(&mut world, usize::from(bits < 3), bits));
+    (0..3).for_each(|bits| send(&mut world, (0, there), bits));
+    world.until("session", |world| sessions(&world.nodes[0].endpoint) == 1);
+    (0..steps).for_each(|_| world.step());
+    let paths = world.nodes[0].endpoint.counters().0.paths_joined;
+    let (gone, last) = (case / 2 % 2, if case < 4 { 6 } else { 3 });
+    for other in 0..2 {
+        world.network.partition(&format!("n0r{gone}"), &format!("n1r{other}"));
+        world.network.partition(&format!("n0r{other}"), &format!("n1r{gone}"));
+    }
+    let begin = world.now();
+    // In the second half of all cases only the caller sends.
+    (3..last).for_each(|bits| send(&mut world, (1, back), bits));
+    for bits in 0..last {
+        let (from, to) = if bits < 3 { (0, 1) } else { (1, 0) };
+        let sent = world.take(from, bits);
+        assert_eq!(sent.outcome, Ok(()), "seed {seed}, case {case}, {steps} steps: message {bits}");
+        let received = world.take(to, bits);
+        assert_eq!(received.outcome, Ok(()), "seed {seed}, case {case}, {steps} steps: {bits}");
+        check(received.memory, LEN, bits as u8);
+    }
+    for node in &world.nodes {
+        let counters = node.endpoint.counters().0;
+        let has_lived = (counters.resets, counters.sessions) == (0, 1);
+        assert!(has_lived, "seed {seed}, case {case}, {steps} steps: {counters:?}");
+        node.endpoint.check();
+    }
+    (paths as usize, Time(world.now().0 - begin.0))
+}
+
+#[test]
+fn a_rail_that_falls_silent_before_there_is_a_second_path_costs_no_session() {
+    let (mut alone, mut longest) = (0, Time(0));
+    for (seed, case, steps) in (0..10).flat_map(|seed| {
+        (0..8).flat_map(move |case| [0, 1, 2, 3, 4, 6, 8, 12, 16].map(|steps| (seed, case, steps)))
+    }) {
+        let (paths, took) = outlive_silence(seed, case, steps);
+        alone += usize::from(paths == 0);
+        longest = longest.max(took);
+    }
+    assert!(alone > 200, "{alone} sessions had one path only");
+    assert!(longest < Time(5_000_000_000), "{longest:?}");
+}

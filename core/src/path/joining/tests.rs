@@ -1,7 +1,7 @@
 //! A core whose peer a test plays: calls that join its session, honest and forged ones.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::health::Suspicion;
+use ropewalk_base::health::{Health, Suspicion};
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::limits::EAGER_BYTES;
 use ropewalk_base::memory::{BufferId, Slice};
@@ -10,8 +10,8 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, LinkId, RemoteKey, Verb};
 use ropewalk_wire::frame::{
-    self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_JOIN, HelloBody, JoinBody, KeyBody,
-    MODE_PATHS, MODE_RESUME, PROOF_BYTES, ProbeBody, Refusal, SHARE_BYTES, SuspectBody,
+    self, AckBody, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_JOIN, HelloBody, JoinBody,
+    KeyBody, MODE_PATHS, MODE_RESUME, PROOF_BYTES, ProbeBody, Refusal, SHARE_BYTES, SuspectBody,
 };
 
 use zerocopy::little_endian::U32;
@@ -119,6 +119,12 @@ impl Rig {
 
     pub(in crate::path) fn tell_key(&mut self) {
         self.tell_key_and(1);
+    }
+
+    /// The peer acknowledges our share of the key.
+    fn has_our_share(&mut self) {
+        let ack = Body::Ack(AckBody::new(1, std::time::Duration::ZERO));
+        self.place(FIRST, self.envelope(), &ack);
     }
 
     /// Tells the peer's share, and whether it can add paths.
@@ -597,6 +603,7 @@ fn a_peer_that_accepts_a_call_without_a_proof_gets_no_path() {
 #[test]
 fn a_path_whose_welcome_comes_too_late_keeps_its_number_for_the_next_attempt() {
     let mut rig = Rig::new();
+    rig.has_our_share();
     let mut named = Vec::new();
     for number in 1..80 {
         let over = link(1, number);
@@ -618,6 +625,57 @@ fn a_path_whose_welcome_comes_too_late_keeps_its_number_for_the_next_attempt() {
     let path = PathId::of(1, true).name();
     let expected: Vec<(u32, u32)> = (1..80).map(|counter| (path, counter)).collect();
     assert_eq!(named, expected);
+}
+
+/// No other path can join before both have the key, so that nothing else finds out that a rail has died just then.
+#[test]
+fn the_only_path_is_lost_if_it_is_silent_before_the_key_is_shared() {
+    for is_known in [false, true] {
+        let mut rig = Rig::new();
+        let peer = rig.peer.expect("a session");
+        rig.core.peers.get_mut(peer).expect("it is there").reachable = true;
+        if is_known {
+            rig.tell_key_and(0);
+        }
+        let begin = rig.core.now();
+        let mut lost = None;
+        for millis in (100..5_000).step_by(100) {
+            rig.core.advance(begin + std::time::Duration::from_millis(millis));
+            let told = rig.told();
+            assert_eq!(told.downs, 0, "the session goes on");
+            if told.closed.contains(&FIRST) {
+                lost = Some((millis, told.calls));
+                break;
+            }
+        }
+        assert_eq!(lost, Some((2_000, 1)), "the peer is called again");
+    }
+    let mut rig = Rig::new();
+    rig.tell_key();
+    rig.has_our_share();
+    let after = rig.core.now() + std::time::Duration::from_secs(20);
+    assert!(rig.leaves_over(1).is_some());
+    rig.core.advance(after);
+    assert_eq!(rig.told().closed, [], "a path that has shown the key is judged beside others");
+}
+
+#[test]
+fn the_only_path_stays_if_its_peer_has_not_read_yet_before_the_key_is_shared() {
+    let mut rig = Rig::new();
+    let begin = rig.core.now();
+    for millis in (100..20_000).step_by(100) {
+        rig.core.advance(begin + std::time::Duration::from_millis(millis));
+        while let Some(next) = rig.core.next_output() {
+            if let Next::Other = next
+                && let Output::AskHealth { link } = rig.core.take_output()
+            {
+                let health = Health { silence_tells: true, ..Health::of_memory(begin) };
+                rig.core.path_health(link, Some(&health));
+            }
+        }
+    }
+    assert!(rig.leaves_over(1).is_some());
+    assert_eq!(rig.core.counters().paths_dead, 0);
 }
 
 #[test]
