@@ -15,10 +15,12 @@
 mod apply;
 mod cells;
 mod element;
+mod gate;
 mod guard;
 mod job;
 mod long_double;
 mod mapped;
+mod party;
 mod store;
 mod table;
 mod update;
@@ -28,6 +30,8 @@ pub use cells::{Cells, OutOfCells, Value};
 pub use element::{Element, Operator, Shape};
 pub use guard::Gone;
 pub use job::{Change, Job, Places, RECORD_BYTES, record};
+pub use mapped::Updater;
+pub use party::LockWords;
 pub use table::{BufferId, BufferTable, Segments, Slice};
 pub use update::{NeedsLock, Update};
 
@@ -239,6 +243,27 @@ impl Memory {
             Kind::Cells { keep, .. } => keep.is_shared(),
             Kind::Pieces(pieces) => pieces.parts.iter().any(Memory::is_shared),
             _ => false,
+        }
+    }
+
+    /// Calls `update`, which changes elements of shared memory word by word, while nobody updates a block.
+    fn by_words<T>(&self, update: impl FnOnce() -> T) -> T {
+        match &self.kind {
+            Kind::Cells { keep, .. } => keep.by_words(update),
+            Kind::Pieces(pieces) => {
+                pieces.parts.iter().for_each(Memory::forbid_blocks);
+                update()
+            }
+            _ => update(),
+        }
+    }
+
+    /// Pieces of several memories are changed at once, and have no lock in common.
+    fn forbid_blocks(&self) {
+        match &self.kind {
+            Kind::Cells { keep, .. } => keep.forbid_blocks(),
+            Kind::Pieces(pieces) => pieces.parts.iter().for_each(Memory::forbid_blocks),
+            _ => {}
         }
     }
 

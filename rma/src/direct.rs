@@ -40,6 +40,7 @@ use crate::team::shared::Shared;
 use crate::ticket::Ticket;
 use crate::way::{Reach, Way};
 use directory::{Directory, Known};
+use mapped::Updaters;
 use state::{Gate, Lane, Lock, Remote, Word, Words};
 
 /// Looks of a flush at its ranks after which it takes what it waits for apart from what other threads issue meanwhile.
@@ -127,6 +128,7 @@ impl Direct {
             lanes: (0..team.size()).map(lane).collect(),
             at_origin: opening.at_origin,
             mapped: vec![None; team.size() as usize],
+            updaters: Updaters::default(),
             is_shared: matches!(opening.sharing, Sharing::All(_)),
             directory,
             fences: 0,

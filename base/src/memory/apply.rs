@@ -5,7 +5,7 @@
 //!
 //! Invariants: a job that does not fit its memory changes nothing; nobody else executes jobs on the same memory meanwhile. On
 //! memory that is shared ([`super::Cells::share`]) others update elements by the processor's atomic operations, and so does this
-//! executor; it is the only one for elements for which there are none.
+//! executor, while nobody updates a block; it is the only one for elements for which there are none.
 //!
 //! A job on fleeting memory ([`super::Cells::fleeting`]) that finds some of it gone fails. Bytes before the gap were changed then.
 
@@ -147,6 +147,22 @@ impl BufferTable {
         if let (Places::One(region), Change::Records) = (&job.places, job.change) {
             return self.store_records(*region, source, sent, regime).map(|()| [0; 8]);
         }
+        let act = || self.execute_as(job, source, sent, result, regime);
+        let (Places::One(target) | Places::Shaped { region: target, .. }) = &job.places;
+        match self.get(target.buffer).filter(|_| regime == Regime::Shared) {
+            Some(memory) => memory.by_words(act),
+            None => act(),
+        }
+    }
+
+    fn execute_as<S: Iterator<Item = Segment> + Clone>(
+        &self,
+        job: &Job,
+        source: Cursor<S>,
+        sent: u64,
+        result: Option<Slice>,
+        regime: Regime,
+    ) -> Result<[u8; 8], Fault> {
         let target = self.judge(&job.places).ok_or(Fault::BadKey)?;
         check(job.change, target, sent, result.map(|it| it.len))?;
         if result.is_some_and(|it| !self.holds(it) || !self.is_writable(it)) {

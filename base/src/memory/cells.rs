@@ -15,14 +15,15 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
     Ordering::{Acquire, Release},
 };
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use thiserror::Error;
 
+use super::party::{LockWords, Party};
 use super::{Kind, Memory, Segment, guard, store};
 
 /// Cells begin at a multiple of this.
@@ -50,6 +51,8 @@ pub struct Cells {
 struct Allocation {
     address: NonNull<u8>,
     bytes: usize,
+    /// This process among those who update shared memory, but for its [`super::Updater`]s. It goes before the owner.
+    party: OnceLock<Mutex<Party>>,
     owner: Owner,
     /// See [`Cells::share`].
     is_shared: AtomicBool,
@@ -63,8 +66,8 @@ enum Owner {
     Promised,
     /// Somebody else, who may take it away.
     Fleeting,
-    /// Something that goes with the allocation.
-    Kept { _keep: Box<dyn Any + Send + Sync> },
+    /// Something that goes with the allocation, and keeps the lock of those who update elements here.
+    Kept { lock: Option<NonNull<LockWords>>, _keep: Box<dyn Any + Send + Sync> },
     /// The cells that these are a part of.
     Part(Cells),
 }
@@ -82,8 +85,8 @@ impl Allocation {
     }
 
     fn cells(address: NonNull<u8>, bytes: usize, owner: Owner) -> Cells {
-        let is_shared = AtomicBool::new(false);
-        Cells { allocation: Arc::new(Allocation { address, bytes, owner, is_shared }) }
+        let (party, is_shared) = (OnceLock::new(), AtomicBool::new(false));
+        Cells { allocation: Arc::new(Allocation { address, bytes, party, owner, is_shared }) }
     }
 }
 
@@ -216,7 +219,21 @@ impl Cells {
     /// # Safety
     /// As long as `keep` lives, all bytes are mapped and may be written, and no Rust reference to one of them exists.
     pub unsafe fn kept(address: NonNull<u8>, bytes: usize, keep: impl Any + Send + Sync) -> Cells {
-        Allocation::cells(address, bytes, Owner::Kept { _keep: Box::new(keep) })
+        Allocation::cells(address, bytes, Owner::Kept { lock: None, _keep: Box::new(keep) })
+    }
+
+    /// The same with a lock, by which one of those who share the memory updates whole blocks of elements at a time. All of them
+    /// have this lock, which begins as zeros.
+    ///
+    /// # Safety
+    /// As [`Cells::kept`], and for the bytes of the lock, too, but that references to its atomics may exist.
+    pub unsafe fn kept_with_lock(
+        address: NonNull<u8>,
+        bytes: usize,
+        lock: NonNull<LockWords>,
+        keep: impl Any + Send + Sync,
+    ) -> Cells {
+        Allocation::cells(address, bytes, Owner::Kept { lock: Some(lock), _keep: Box::new(keep) })
     }
 
     /// A range of the bytes as cells of their own, which keep all of them alive.
@@ -230,8 +247,8 @@ impl Cells {
         Ok(Allocation::cells(address, bytes, Owner::Part(self.clone())))
     }
 
-    /// From now on others, of other processes too, update elements here by the processor's atomic operations
-    /// ([`Cells::update`]), and whoever executes jobs on this memory does, too. It never ends, and holds for all handles on these
+    /// From now on others, of other processes too, update elements here by the processor's atomic operations, or blocks of them
+    /// under the memory's lock ([`super::Updater`]), and whoever executes jobs on this memory does, too. It never ends, and holds for all handles on these
     /// bytes, and for those on the cells that they are a part of.
     ///
     /// # Panics
@@ -248,12 +265,51 @@ impl Cells {
         self.root().is_shared.load(Acquire)
     }
 
-    fn root(&self) -> &Allocation {
+    /// The cells that these are a part of, or themselves.
+    pub(super) fn whole(&self) -> &Cells {
         let mut cells = self;
         while let Owner::Part(of) = &cells.allocation.owner {
             cells = of;
         }
-        &cells.allocation
+        cells
+    }
+
+    /// A party of its own among those who update this memory; `None` where it has no lock.
+    pub(super) fn new_party(&self) -> Option<Party> {
+        match &self.root().owner {
+            // SAFETY: the owner keeps the lock; whoever has the party keeps the cells, or is their allocation, which drops the
+            // party first.
+            Owner::Kept { lock: Some(lock), .. } => Some(unsafe { Party::new(*lock) }),
+            _ => None,
+        }
+    }
+
+    /// The party of this process, for all who have none of their own.
+    pub(super) fn party(&self) -> Option<MutexGuard<'_, Party>> {
+        let root = self.root();
+        if !matches!(root.owner, Owner::Kept { lock: Some(_), .. }) {
+            return None;
+        }
+        let make = || Mutex::new(self.new_party().expect("the memory has a lock"));
+        Some(root.party.get_or_init(make).lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Calls `update`, which changes elements word by word, while nobody updates a block.
+    pub(super) fn by_words<T>(&self, update: impl FnOnce() -> T) -> T {
+        match self.party() {
+            Some(mut party) => party.update(false, |_| update()),
+            None => update(),
+        }
+    }
+
+    pub(super) fn forbid_blocks(&self) {
+        if let Some(party) = self.party() {
+            party.forbid_blocks();
+        }
+    }
+
+    fn root(&self) -> &Allocation {
+        &self.whole().allocation
     }
 
     /// The address of the first byte, for callers from C, who access the memory as they like; that of nothing where there

@@ -9,17 +9,23 @@
 //! stays mapped as long as cells of it live, whatever becomes of its owner.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 
-use ropewalk_base::memory::Cells;
+use ropewalk_base::memory::{Cells, LockWords};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use crate::mapping::{Mapping, Sharing};
 use crate::random::random;
 
-/// The secret lies in front of the bytes, in pages of its own: the bytes begin at a page's boundary.
-const HEADER_BYTES: usize = 4096;
+/// The secret and the lock of those who update elements lie in front of the bytes, in pages of their own: the bytes begin at a
+/// page's boundary.
+const HEADER_BYTES: usize = 16 * 1024;
+const LOCK_AT: usize = 64;
+const PAGE_BYTES: usize = 4096;
+
+const _: () = assert!(LOCK_AT + size_of::<LockWords>() <= HEADER_BYTES);
 /// Bytes of a card: process and descriptor of 4 bytes each, and the secret.
 pub const CARD_BYTES: usize = 24;
 /// What the kernel calls file systems of ordinary memory. Others have pages that it may fail to find.
@@ -91,14 +97,16 @@ static IS_STRICT: LazyLock<bool> = LazyLock::new(|| {
 });
 
 fn whole(bytes: usize) -> Option<usize> {
-    bytes.checked_next_multiple_of(HEADER_BYTES)?.checked_add(HEADER_BYTES)
+    bytes.checked_next_multiple_of(PAGE_BYTES)?.checked_add(HEADER_BYTES)
 }
 
 fn cells(mapping: Mapping, bytes: usize) -> Cells {
-    let address = std::ptr::NonNull::new(mapping.at(HEADER_BYTES)).expect("it is mapped");
+    let at = |offset| NonNull::new(mapping.at(offset)).expect("it is mapped");
+    let (address, lock) = (at(HEADER_BYTES), at(LOCK_AT).cast::<LockWords>());
     // SAFETY: the mapping has as many bytes behind its header, may be written, and lives as long as the cells; references are
-    // made to the words of the header only.
-    unsafe { Cells::kept(address, bytes, mapping) }
+    // made to the words of the header only, all of which are atomics. The lock lies inside of the header, at a multiple of its
+    // alignment.
+    unsafe { Cells::kept_with_lock(address, bytes, lock, mapping) }
 }
 
 #[cfg(test)]
@@ -156,7 +164,7 @@ mod tests {
         let memory = |flags, seals: SealFlags| {
             let memory =
                 rustix::fs::memfd_create("test", flags | MemfdFlags::ALLOW_SEALING).ok()?;
-            rustix::fs::ftruncate(&memory, 8192).ok()?;
+            rustix::fs::ftruncate(&memory, (HEADER_BYTES + PAGE_BYTES) as u64).ok()?;
             rustix::fs::fcntl_add_seals(&memory, seals).ok()?;
             Some(card(&memory))
         };

@@ -8,7 +8,7 @@
 //! that accumulates of one element keep their order.
 
 use ropewalk_base::descriptor::Piece;
-use ropewalk_base::memory::{Cells, Change, Memory, Operator, Update};
+use ropewalk_base::memory::{Cells, Change, Memory, Operator, Update, Updater};
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::verb::{RemoteLayout, Strided};
 use ropewalk_net::{Atomic, Direction};
@@ -17,10 +17,50 @@ use super::state::{Prepared, What};
 use crate::messages::hub::Hub;
 use crate::operation::{Destination, Operation, Source, Verb};
 
-/// Elements of an update that is done without a buffer of the pool, in bytes.
+/// Bytes of a short update, whose elements lie in registers and the nearest lines of the stack.
 const SHORT_BYTES: usize = 64;
+/// Bytes of elements of longer ones that are combined at a time, in buffers on the stack, which are zeroed first.
+const FEW_BYTES: usize = 512;
+const PART_BYTES: usize = 4096;
 /// Flushes that find nothing to do between two looks at other windows, whose ranks may wait for this one.
 const IDLE_FLUSHES_MAX: u32 = 64;
+
+/// This rank among those who update memory that it has mapped: once for each memory, from the first update on.
+#[derive(Debug, Default)]
+pub(crate) struct Updaters {
+    all: Vec<(Cells, Updater)>,
+    /// By rank. Ranks may have parts of the same memory.
+    of_rank: Vec<Option<usize>>,
+}
+
+impl Updaters {
+    /// The one for the memory of a rank; `None` where only its executor updates it.
+    #[inline]
+    fn of(&mut self, rank: usize, cells: &Cells) -> Option<&mut Updater> {
+        let number = match self.of_rank.get(rank) {
+            Some(Some(number)) => *number,
+            _ => self.add(rank, cells)?,
+        };
+        Some(&mut self.all[number].1)
+    }
+
+    #[cold]
+    fn add(&mut self, rank: usize, cells: &Cells) -> Option<usize> {
+        if !cells.is_shared() {
+            return None;
+        }
+        let known = self.all.iter().position(|(known, _)| known.is_of_same_memory(cells));
+        let number = known.unwrap_or_else(|| {
+            self.all.push((cells.clone(), cells.updater()));
+            self.all.len() - 1
+        });
+        if self.of_rank.len() <= rank {
+            self.of_rank.resize(rank + 1, None);
+        }
+        self.of_rank[rank] = Some(number);
+        Some(number)
+    }
+}
 
 impl Hub {
     /// Does an operation, if its memory is mapped, its gate is open and nothing is before it. False: it has to be prepared.
@@ -31,6 +71,7 @@ impl Hub {
         if !remote.lanes[number].queue.is_empty() || !remote.is_open(rank) {
             return false;
         }
+        let updaters = &mut remote.updaters;
         // Memory that is gone is refused as for any other rank.
         let is_there = |it: Piece| is_there(cells, operation.address + it.offset, it.bytes);
         let copies = matches!(operation.verb, Verb::Put(_) | Verb::Get(_));
@@ -47,8 +88,10 @@ impl Hub {
                 destination.data_bytes()
             }
             Verb::Update { update, source, result, .. } => {
+                let Some(updater) = updaters.of(number, cells) else { return false };
                 let operands = (source, result.as_ref());
-                let Some(copied) = update_run(cells, operation, *update, operands) else {
+                let Some(copied) = update_run((updater, cells), operation, *update, operands)
+                else {
                     return false;
                 };
                 copied
@@ -56,7 +99,10 @@ impl Hub {
             Verb::Swap { element, expected, desired, result } => {
                 let offset = operation.datatype.run(true, 1).unwrap_or(0);
                 let at = (operation.address + offset) as usize;
-                let Some(before) = cells.compare_swap(at, *element, *expected, *desired) else {
+                let swap = |updater: &mut Updater| {
+                    updater.compare_swap(cells, at, *element, *expected, *desired)
+                };
+                let Some(before) = updaters.of(number, cells).and_then(swap) else {
                     return false;
                 };
                 result.scatter(0, &before[..element.shape().extent]);
@@ -90,15 +136,19 @@ impl Hub {
                 return Some(Prepared { what, memory: Memory::empty(), note });
             }
             What::Atomic { at, atomic: Atomic { change, token: false, .. } } => {
-                match one(&cells, at, change) {
+                let updater = self.remote(window).updaters.of(rank as usize, &cells);
+                match updater.and_then(|it| one((it, &cells), at, change)) {
                     Some(before) => (u64::from_le_bytes(before), memory),
                     None => return Some(Prepared { what, memory, note }),
                 }
             }
             What::Update { remote: RemoteLayout::At(at), update, fetch } => {
-                let many = match memory.into_pooled() {
-                    Some(buffer) => update_many(&cells, at, update, fetch, buffer),
-                    None => unreachable!("elements of an update lie in a buffer of the pool"),
+                let Some(buffer) = memory.into_pooled() else {
+                    unreachable!("elements of an update lie in a buffer of the pool")
+                };
+                let many = match self.remote(window).updaters.of(rank as usize, &cells) {
+                    Some(updater) => update_many((updater, &cells), at, update, fetch, buffer),
+                    None => (false, buffer),
                 };
                 match many {
                     (true, buffer) => (0, Memory::pooled(buffer)),
@@ -214,31 +264,64 @@ fn get(cells: &Cells, operation: &Operation<'_>, to: &Destination<'_>) {
     }
 }
 
-/// A short update of elements that lie without gaps at the target. Returns the bytes that it copied.
+/// An update of elements that lie without gaps at the target, and here without gaps or few. Returns the bytes that it copied.
 fn update_run(
-    cells: &Cells,
+    at_target: (&mut Updater, &Cells),
     operation: &Operation<'_>,
     update: Update,
     (source, result): (&Source<'_>, Option<&Destination<'_>>),
 ) -> Option<u64> {
     let offset = operation.datatype.run(true, operation.count)?;
     let elements = operation.datatype.elements()?.checked_mul(operation.count)?;
-    let sent = usize::try_from(elements).ok()?.checked_mul(update.sent(1))?;
-    if sent > SHORT_BYTES {
-        return None;
-    }
-    let (mut own, mut before) = ([0; SHORT_BYTES], [0; SHORT_BYTES]);
-    let takes = update.operator() != Operator::Nothing;
-    if takes {
-        source.gather(0, &mut own[..sent]);
-    }
+    let elements = usize::try_from(elements).ok()?;
     let at = (operation.address + offset) as usize;
-    let fetched = result.map(|_| &mut before[..sent]);
-    cells.update(at, elements as usize, update, &own[..sent], fetched)?;
-    if let Some(result) = result {
-        result.scatter(0, &before[..sent]);
+    let takes = update.operator() != Operator::Nothing;
+    let sent = elements.checked_mul(update.sent(1))?;
+    let operands = (takes.then_some(source), result);
+    if sent <= SHORT_BYTES {
+        update_parts::<SHORT_BYTES>(at_target, (at, elements), update, operands)?;
+    } else {
+        let has_gaps = operands.0.is_some_and(|it| it.only().is_none())
+            || result.is_some_and(|it| it.only().is_none());
+        if has_gaps {
+            return None;
+        }
+        match sent <= FEW_BYTES {
+            true => update_parts::<FEW_BYTES>(at_target, (at, elements), update, operands)?,
+            false => update_parts::<PART_BYTES>(at_target, (at, elements), update, operands)?,
+        }
     }
     Some(sent as u64 * (u64::from(takes) + u64::from(result.is_some())))
+}
+
+/// Updates elements, as many at a time as a buffer of `BYTES` has room for. `None`: the target has to do it; nothing was changed.
+fn update_parts<const BYTES: usize>(
+    (updater, cells): (&mut Updater, &Cells),
+    (at, elements): (usize, usize),
+    update: Update,
+    (source, result): (Option<&Source<'_>>, Option<&Destination<'_>>),
+) -> Option<()> {
+    let (mut own, mut before) = ([0; BYTES], [0; BYTES]);
+    let most = BYTES / update.extent();
+    let mut done = 0;
+    loop {
+        let many = most.min(elements - done);
+        let (first, bytes) = (update.sent(done), update.sent(many));
+        let own = source.map_or(&[][..], |source| {
+            source.gather(first as u64, &mut own[..bytes]);
+            &own[..bytes]
+        });
+        let fetched = result.map(|_| &mut before[..bytes]);
+        // All parts are aligned alike: the first one is refused, or none is.
+        updater.update(cells, at + done * update.extent(), many, update, own, fetched)?;
+        if let Some(result) = result {
+            result.scatter(first as u64, &before[..bytes]);
+        }
+        done += many;
+        if done == elements {
+            return Some(());
+        }
+    }
 }
 
 /// A put or a get, of data that lie in a memory.
@@ -270,15 +353,16 @@ fn access(cells: &Cells, way: Direction, layout: &RemoteLayout, memory: &Memory)
 }
 
 /// A change of one element; what it was before.
-fn one(cells: &Cells, at: u64, change: Change) -> Option<[u8; 8]> {
+fn one((updater, cells): (&mut Updater, &Cells), at: u64, change: Change) -> Option<[u8; 8]> {
     let mut before = [0; 8];
     match change {
         Change::One { update, operand } => {
             let sent = update.sent(1);
-            cells.update(at as usize, 1, update, &operand[..sent], Some(&mut before[..sent]))?;
+            let before = Some(&mut before[..sent]);
+            updater.update(cells, at as usize, 1, update, &operand[..sent], before)?;
         }
         Change::Swap { element, expected, desired } => {
-            before = cells.compare_swap(at as usize, element, expected, desired)?;
+            before = updater.compare_swap(cells, at as usize, element, expected, desired)?;
         }
         Change::Store | Change::Records | Change::Update(_) => return None,
     }
@@ -288,7 +372,7 @@ fn one(cells: &Cells, at: u64, change: Change) -> Option<[u8; 8]> {
 /// An update of elements in the first half of a buffer, of which the second half takes what they were; of all of it where
 /// nothing is fetched, or nothing is combined. False: the target has to do it.
 fn update_many(
-    cells: &Cells,
+    (updater, cells): (&mut Updater, &Cells),
     at: u64,
     update: Update,
     fetch: bool,
@@ -298,11 +382,11 @@ fn update_many(
     let bytes = if fetch && !reads_only { buffer.len() / 2 } else { buffer.len() };
     let count = bytes / update.sent(1);
     let done = match (fetch, reads_only) {
-        (false, _) => cells.update(at as usize, count, update, &buffer, None),
-        (true, true) => cells.update(at as usize, count, update, &[], Some(&mut buffer)),
+        (false, _) => updater.update(cells, at as usize, count, update, &buffer, None),
+        (true, true) => updater.update(cells, at as usize, count, update, &[], Some(&mut buffer)),
         (true, false) => {
             let (own, before) = buffer.split_at_mut(bytes);
-            cells.update(at as usize, count, update, own, Some(before))
+            updater.update(cells, at as usize, count, update, own, Some(before))
         }
     };
     (done.is_some(), buffer)

@@ -15,6 +15,7 @@ use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::{Atomic, Direction, Fault, OperationId, Raise};
 
 use super::directory::{Directory, Known};
+use super::mapped::Updaters;
 use crate::epochs::LockKind;
 use crate::error::Interrupted;
 use crate::messages::verbs::{NOTIFY, verb};
@@ -88,6 +89,7 @@ pub(crate) struct Remote {
     /// The memory of ranks that is mapped here. Where it is shared (`Cells::share`) all its accumulates are the processor's
     /// atomic operations, but those of elements that have none.
     pub mapped: Vec<Option<Cells>>,
+    pub updaters: Updaters,
     /// The program loads and stores the memory of all ranks.
     pub is_shared: bool,
     /// The window is dynamic: what this rank has attached.
