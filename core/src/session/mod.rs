@@ -323,7 +323,9 @@ impl Session {
 
     /// Whether it may have further paths, and none can join yet: the peer may not have the key.
     pub fn is_early(&self) -> bool {
-        self.bundle.is_some() && !self.paths.are_several() && !self.is_key_shared()
+        let answered = self.reliable.as_ref().map_or(0, |reliable| reliable.sent.answered());
+        let is_shared = self.bundle().is_none_or(|bundle| bundle.is_shared(answered));
+        !is_shared && !self.paths.are_several()
     }
 
     /// Its migration, once it has, or had, several paths.

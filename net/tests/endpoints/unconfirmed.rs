@@ -1,6 +1,6 @@
 //! A link that is lost before its confirmation arrives: the session that its caller has begun goes on.
 
-use crate::common::{Medium, World, check};
+use crate::common::{Medium, World, check, keyed};
 use ropewalk_base::ids::{EndpointId, Incarnation};
 use ropewalk_base::time::Time;
 use ropewalk_net::{Channel, Endpoint, Level, Mode, Oversize, PeerId};
@@ -11,6 +11,11 @@ const LEN: usize = 3000;
 
 /// Two endpoints, the first one of which calls.
 fn pair(seed: u64, mode: Mode, rails: usize, caller_is_low: bool) -> World {
+    pair_with(seed, mode, rails, caller_is_low, "")
+}
+
+/// The same with keys of this kind.
+fn pair_with(seed: u64, mode: Mode, rails: usize, caller_is_low: bool, keys: &str) -> World {
     let mut world = World::new(Medium::SimStream);
     world.network = SimNetwork::new(seed);
     for node in 0..2 {
@@ -25,6 +30,9 @@ fn pair(seed: u64, mode: Mode, rails: usize, caller_is_low: bool) -> World {
             config.seed = seed * 10 + node as u64;
             config.core.mode = mode;
             config.core.paths_max = rails;
+            if !keys.is_empty() {
+                config.security = keyed(keys, node as u64);
+            }
         });
     }
     world
@@ -88,13 +96,16 @@ fn what_was_sent_behind_a_confirmation_that_was_lost_arrives_once() {
 }
 
 /// A rail is silent from such a moment on, after a session has begun over one of two: before its confirmation came, before the key
-/// of its paths is there, or later. Nothing tells the ends that the rail is dead. `gone`: the number of the dead one.
-fn outlive_silence(seed: u64, case: usize, steps: u64) -> (usize, Time) {
-    let mut world = pair(seed, Mode::Fail, 2, case.is_multiple_of(2));
+/// of its paths is there, or later. Nothing tells the ends that the rail is dead. With keys both sides have the session by then.
+fn outlive_silence(seed: u64, case: usize, steps: u64, keys: &str) -> (usize, Time) {
+    let mut world = pair_with(seed, Mode::Fail, 2, case.is_multiple_of(2), keys);
     let [there, back] = [world.peer(0, 1), world.peer(1, 0)];
     (0..6).for_each(|bits| receive(&mut world, usize::from(bits < 3), bits));
     (0..3).for_each(|bits| send(&mut world, (0, there), bits));
-    world.until("session", |world| sessions(&world.nodes[0].endpoint) == 1);
+    let nodes = if keys.is_empty() { 0..1 } else { 0..2 };
+    world.until("session", |world| {
+        world.nodes[nodes.clone()].iter().all(|node| sessions(&node.endpoint) == 1)
+    });
     (0..steps).for_each(|_| world.step());
     let paths = world.nodes[0].endpoint.counters().0.paths_joined;
     let (gone, last) = (case / 2 % 2, if case < 4 { 6 } else { 3 });
@@ -128,9 +139,11 @@ fn a_rail_that_falls_silent_before_there_is_a_second_path_costs_no_session() {
     for (seed, case, steps) in (0..10).flat_map(|seed| {
         (0..8).flat_map(move |case| [0, 1, 2, 3, 4, 6, 8, 12, 16].map(|steps| (seed, case, steps)))
     }) {
-        let (paths, took) = outlive_silence(seed, case, steps);
-        alone += usize::from(paths == 0);
-        longest = longest.max(took);
+        for keys in ["", "psk", "keys"] {
+            let (paths, took) = outlive_silence(seed, case, steps, keys);
+            alone += usize::from(paths == 0);
+            longest = longest.max(took);
+        }
     }
     assert!(alone > 200, "{alone} sessions had one path only");
     assert!(longest < Time(5_000_000_000), "{longest:?}");
