@@ -109,17 +109,11 @@ impl Medium for LockWords {
 #[derive(Debug)]
 pub(super) struct Party {
     words: NonNull<LockWords>,
-    number: Number,
+    /// `None`: it has forbidden blocks, and is nobody whom others would have to see.
+    number: Option<u32>,
     /// Blocks that go by words, and how many do after the next one that meets others.
     avoided: u32,
     avoids: u32,
-}
-
-/// A party's number; without one it has forbidden blocks.
-#[derive(Debug, Clone, Copy)]
-enum Number {
-    Own(u32),
-    None,
 }
 
 // SAFETY: the words are atomics, and whoever has the party keeps them mapped.
@@ -133,13 +127,11 @@ impl Party {
     pub unsafe fn new(words: NonNull<LockWords>) -> Party {
         // SAFETY: as the caller vouches; all bytes are atomics.
         let all = unsafe { words.as_ref() };
-        let own = barrier::is_there().then(|| all.number()).flatten();
-        let number = own.map_or(Number::None, Number::Own);
-        let party = Party { words, number, avoided: 0, avoids: 1 };
-        if own.is_none() {
+        let number = barrier::is_there().then(|| all.number()).flatten();
+        if number.is_none() {
             Gate { medium: all, party: 0 }.forbid_blocks();
         }
-        party
+        Party { words, number, avoided: 0, avoids: 1 }
     }
 
     fn words(&self) -> &LockWords {
@@ -148,10 +140,8 @@ impl Party {
     }
 
     fn gate(&self) -> Option<Gate<'_, LockWords>> {
-        match self.number {
-            Number::Own(party) => Some(Gate { medium: self.words(), party }),
-            Number::None => None,
-        }
+        let party = self.number?;
+        Some(Gate { medium: self.words(), party })
     }
 
     /// Calls `update` with the way in which it has to go: of a block, if that is wanted and may be.
@@ -192,7 +182,7 @@ impl Party {
 
 impl Drop for Party {
     fn drop(&mut self) {
-        if let Number::Own(number) = self.number {
+        if let Some(number) = self.number {
             self.words().parties[number as usize].process.store(0, Release);
         }
     }
