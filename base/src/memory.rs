@@ -81,6 +81,13 @@ impl Segment {
         self.bytes == 0
     }
 
+    /// Whether both have a byte in common.
+    pub fn overlaps(self, other: Segment) -> bool {
+        let ends = |it: Segment| it.address.saturating_add(it.bytes);
+        let has_bytes = !self.is_empty() && !other.is_empty();
+        has_bytes && self.address < ends(other) && other.address < ends(self)
+    }
+
     /// The part of at most `bytes` bytes that begins `offset` bytes in; cut at this segment's end.
     #[inline]
     pub fn part(self, offset: usize, bytes: usize) -> Segment {

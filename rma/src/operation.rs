@@ -5,7 +5,7 @@
 //! who reads the cells meanwhile sees old or new bytes and harms nothing.
 
 use ropewalk_base::descriptor::Piece;
-use ropewalk_base::memory::{Cells, Element, Update};
+use ropewalk_base::memory::{Cells, Element, Update, Updater};
 
 use crate::error::BadArgument;
 use crate::types::{Class, Datatype};
@@ -69,6 +69,27 @@ impl<'a> Source<'a> {
     /// Where the only piece begins, if the data have no gaps.
     pub(crate) fn only(&self) -> Option<i64> {
         self.datatype.run(false, self.count)
+    }
+
+    /// Combines elements at a byte of mapped cells with all data, which begin `from` bytes behind the address of the first instance
+    /// and have no gaps. `None`: nothing was changed; they have to be copied first, or the target has to do it.
+    pub(crate) fn combine_at(
+        &self,
+        from: i64,
+        (updater, cells): (&mut Updater, &Cells),
+        (at, elements): (usize, usize),
+        update: Update,
+    ) -> Option<()> {
+        match self.bytes {
+            Bytes::Slice(slice) => {
+                let own = &slice[from as usize..][..update.sent(elements)];
+                updater.update(cells, at, elements, update, own, None)
+            }
+            Bytes::Cells(own, base) => {
+                let own = (own, (base as i64 + from) as usize);
+                updater.update_from(cells, at, elements, update, own)
+            }
+        }
     }
 
     /// Copies data from their byte `from` on, as many as `to` has.

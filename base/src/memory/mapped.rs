@@ -145,6 +145,29 @@ impl Updater {
         update_by(self.party.as_mut(), cells, (at, count), update, source, result)
     }
 
+    /// The same with elements that lie in cells of the origin, from a byte on, and without a result. `None`, too, where they do not
+    /// lie there, or target and source have bytes in common.
+    ///
+    /// # Panics
+    /// The cells of the target belong to another memory.
+    #[inline]
+    pub fn update_from(
+        &mut self,
+        cells: &Cells,
+        at: usize,
+        count: usize,
+        update: Update,
+        (source, source_at): (&Cells, usize),
+    ) -> Option<()> {
+        assert!(cells.is_of_same_memory(&self.whole), "an updater is of one memory");
+        let source = source.place(source_at, update.sent(count)).ok()?;
+        let place = cells.shared_place(at, count.checked_mul(update.extent())?)?;
+        if place.overlaps(source) {
+            return None;
+        }
+        update_place(self.party.as_mut(), place, update, source, None)
+    }
+
     /// Sets the element at a byte to `desired`, if it has the expected value; returns what it was, in its first bytes. At once,
     /// as [`Self::update`]; `None` as there.
     ///
@@ -176,9 +199,21 @@ fn update_by(
     let place = cells.shared_place(at, count.checked_mul(update.extent())?)?;
     let source = Segment::new(source.as_ptr().cast_mut(), source.len());
     let result = result.map(|it| Segment::new(it.as_mut_ptr(), it.len()));
+    update_place(party, place, update, source, result)
+}
+
+/// Updates a place of shared cells by elements that are the caller's own, or lie in cells of the origin: no two of these overlap.
+#[inline]
+fn update_place(
+    party: Option<&mut Party>,
+    place: Segment,
+    update: Update,
+    source: Segment,
+    result: Option<Segment>,
+) -> Option<()> {
     let Some(party) = party else {
-        // SAFETY: the place lies inside, and may be written; the slices are the caller's own, so that neither overlaps
-        // another one. The cells are shared, so that others update elements of this kind in the same way.
+        // SAFETY: the place lies inside of shared cells, and may be written; source and result are mapped as long as the caller
+        // has them, and overlap nothing. Others update elements of the cells in the same way.
         return unsafe { update.apply_shared(place, source, result) }.ok();
     };
     if !update.element().is_atomic_at(place.address()) {
@@ -189,7 +224,7 @@ fn update_by(
         return Some(());
     }
     // Others get their turn between two blocks.
-    let most = BLOCK_MOST / update.extent();
+    let (count, most) = (place.len() / update.extent(), BLOCK_MOST / update.extent());
     let mut done = 0;
     while done < count {
         let many = most.min(count - done);
@@ -205,7 +240,7 @@ fn update_by(
 
 /// Combines elements in the way that the lock gave.
 fn part(update: Update, way: Way, target: Segment, source: Segment, result: Option<Segment>) {
-    // SAFETY: the callers' place lies inside of shared cells, and may be written; the slices are their callers' own. Whoever is
+    // SAFETY: the place lies inside of shared cells, and may be written; source and result are as in `update_place`. Whoever is
     // alone has the lock, without which nobody updates elements here; else others update them by instructions, too.
     unsafe {
         match way {

@@ -481,7 +481,8 @@ unsafe fn fetch<T: Copy>(parts: Parts, count: usize) {
     }
 }
 
-/// Combines elements block by block: copied out, combined, copied back.
+/// Combines elements where they lie; or, where somebody wants to know what they were, block by block: copied out, combined, copied
+/// back.
 ///
 /// # Safety
 /// As [`Update::apply`], after its checks, for elements without padding.
@@ -504,6 +505,10 @@ unsafe fn each<T: Copy>(parts: Parts, count: usize, combine: impl Fn(T, T) -> T)
         }
         return;
     }
+    let Some(result) = result else {
+        // SAFETY: as the caller vouches; both have as many elements.
+        return unsafe { each_in_place(target.as_mut_ptr(), source.as_mut_ptr(), count, combine) };
+    };
     let mut space = [const { MaybeUninit::<u64>::uninit() }; 2 * BLOCK / 8];
     let (place, copy) = space.split_at_mut(BLOCK / 8);
     let (place, copy) = (place.as_mut_ptr().cast::<T>(), copy.as_mut_ptr().cast::<T>());
@@ -516,21 +521,69 @@ unsafe fn each<T: Copy>(parts: Parts, count: usize, combine: impl Fn(T, T) -> T)
         // are written before they are read. The source may lie at any address.
         unsafe {
             let memory = target.as_mut_ptr().add(at);
-            let mut own = source.as_mut_ptr().add(at).cast::<T>();
+            // The result may be the source.
+            ptr::copy_nonoverlapping(source.as_mut_ptr().add(at), copy.cast::<u8>(), long);
             ptr::copy_nonoverlapping(memory, place.cast::<u8>(), long);
-            if let Some(result) = result {
-                // It may be the source.
-                ptr::copy_nonoverlapping(own.cast::<u8>(), copy.cast::<u8>(), long);
-                ptr::copy_nonoverlapping(place.cast::<u8>(), result.as_mut_ptr().add(at), long);
-                own = copy;
-            }
+            ptr::copy_nonoverlapping(place.cast::<u8>(), result.as_mut_ptr().add(at), long);
             let values = std::slice::from_raw_parts_mut(place, many);
-            for (index, value) in values.iter_mut().enumerate() {
-                *value = combine(*value, own.add(index).read_unaligned());
-            }
+            let own = std::slice::from_raw_parts(copy.cast_const(), many);
+            values.iter_mut().zip(own).for_each(|(value, own)| *value = combine(*value, *own));
             ptr::copy_nonoverlapping(place.cast::<u8>(), memory, long);
         }
         done += many;
+    }
+}
+
+/// Combines elements where they lie, by the widest instructions that the processor has.
+///
+/// # Safety
+/// As [`each`], for so many elements at any address.
+unsafe fn each_in_place<T: Copy>(
+    target: *mut u8,
+    source: *const u8,
+    count: usize,
+    combine: impl Fn(T, T) -> T,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has them, and as the caller vouches.
+        return unsafe { each_by_avx2(target, source, count, combine) };
+    }
+    // SAFETY: as the caller vouches.
+    unsafe { each_by_any(target, source, count, combine) }
+}
+
+/// # Safety
+/// As [`each_in_place`], on a processor with AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn each_by_avx2<T: Copy>(
+    target: *mut u8,
+    source: *const u8,
+    count: usize,
+    combine: impl Fn(T, T) -> T,
+) {
+    // SAFETY: as the caller vouches.
+    unsafe { each_by_any(target, source, count, combine) }
+}
+
+/// # Safety
+/// As [`each_in_place`].
+#[inline(always)]
+unsafe fn each_by_any<T: Copy>(
+    target: *mut u8,
+    source: *const u8,
+    count: usize,
+    combine: impl Fn(T, T) -> T,
+) {
+    let (target, source) = (target.cast::<T>(), source.cast::<T>());
+    for at in 0..count {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let place = target.add(at);
+            let value = combine(place.read_unaligned(), source.add(at).read_unaligned());
+            place.write_unaligned(value);
+        }
     }
 }
 

@@ -281,11 +281,19 @@ fn update_run(
     if sent <= SHORT_BYTES {
         update_parts::<SHORT_BYTES>(at_target, (at, elements), update, operands)?;
     } else {
+        let (updater, cells) = at_target;
+        if let (Some(source), None) = operands
+            && let Some(from) = source.only()
+            && source.combine_at(from, (updater, cells), (at, elements), update).is_some()
+        {
+            return Some(sent as u64);
+        }
         let has_gaps = operands.0.is_some_and(|it| it.only().is_none())
             || result.is_some_and(|it| it.only().is_none());
         if has_gaps {
             return None;
         }
+        let at_target = (updater, cells);
         match sent <= FEW_BYTES {
             true => update_parts::<FEW_BYTES>(at_target, (at, elements), update, operands)?,
             false => update_parts::<PART_BYTES>(at_target, (at, elements), update, operands)?,

@@ -68,6 +68,37 @@ fn who_has_no_atomic_operation_changes_nothing() {
     assert_eq!(cells.load::<u64>(8), Some(u64::from_ne_bytes([7; 8])));
 }
 
+#[test]
+fn elements_of_cells_are_combined_where_they_lie_unless_they_overlap_the_target() {
+    let cells = Cells::zeroed(8 * 100);
+    cells.share();
+    let (mut updater, own) = (cells.updater(), Cells::zeroed(8 * 100 + 1));
+    for at in 0..100u64 {
+        cells.store(8 * at as usize, at).unwrap();
+        own.store(8 * at as usize + 1, 1000 * at).unwrap();
+    }
+    let sum = Update::new(Element::U64, Operator::Sum).unwrap();
+    assert_eq!(updater.update_from(&cells, 16, 98, sum, (&own, 1)), Some(()));
+    for at in 0..98 {
+        let want = at + 2 + 1000 * at;
+        assert_eq!(cells.load::<u64>(8 * (at as usize + 2)), Some(want));
+    }
+    let before = Cells::zeroed(800);
+    cells.copy(0, &before, 0, 800).unwrap();
+    for (at, count, from) in [(0, 2, 8), (8, 1, 1), (0, 100, 0), (400, 50, 396)] {
+        let source = (&cells, from);
+        assert_eq!(updater.update_from(&cells, at, count, sum, source), None, "{at} {from}");
+    }
+    assert_eq!(updater.update_from(&cells, 4, 1, sum, (&own, 0)), None, "at an odd address");
+    assert_eq!(updater.update_from(&cells, 0, 100, sum, (&own, 2)), None, "outside");
+    assert_eq!(updater.update_from(&cells, 8, 100, sum, (&own, 0)), None, "outside");
+    for at in 0..100 {
+        assert_eq!(cells.load::<u64>(8 * at), before.load(8 * at));
+    }
+    // Next to each other.
+    assert_eq!(updater.update_from(&cells, 0, 50, sum, (&cells, 400)), Some(()));
+}
+
 /// Elements of all lengths: three origins update them by themselves, where they can, and the executor does for a fourth one,
 /// and for all where they cannot. No update is lost.
 #[test]
