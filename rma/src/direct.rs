@@ -22,6 +22,7 @@ mod mapped;
 mod origin;
 pub(crate) mod posting;
 pub(crate) mod state;
+mod updaters;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -40,8 +41,8 @@ use crate::team::shared::Shared;
 use crate::ticket::Ticket;
 use crate::way::{Reach, Way};
 use directory::{Directory, Known};
-use mapped::Updaters;
 use state::{Gate, Lane, Lock, Remote, Word, Words};
+use updaters::Updaters;
 
 /// Looks of a flush at its ranks after which it takes what it waits for apart from what other threads issue meanwhile.
 const LOOKS_TOGETHER: u32 = 64;

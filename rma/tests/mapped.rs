@@ -207,11 +207,48 @@ fn ranks_of_which_one_does_not_map_lose_none_either() {
     nothing_is_lost([false, true, false]);
 }
 
-/// Four ranks add ones to elements of all: whole blocks of any length, with and without a result, with gaps, single ones, and by
-/// another window over the same memory, whose operations go by frames. `shared`: all memory is one piece with one lock.
+/// Elements of each rank's memory, and additions of each rank to them.
+const COUNT: u64 = 3000;
+const ADDITIONS: u64 = 300;
+
+/// Adds ones to some elements of a rank: a block of any length, with and without a result, or with gaps, one alone, or by another
+/// window over the same memory, whose operations go by frames. Tells the rank and the elements.
+fn add_ones(random: &mut Random, [window, frames]: [&Window; 2], back: &Cells) -> (u64, Vec<u64>) {
+    let number = Datatype::of(Element::U64);
+    let second = number.vector(2, 1, 2).unwrap();
+    let ones = 1u64.to_ne_bytes().repeat(COUNT as usize);
+    let (to, first) = (random.below(4) as u32, random.below(COUNT));
+    let count = match random.below(3) {
+        0 => 1,
+        _ => 1 + random.below(COUNT - first),
+    };
+    let source = Source::slice(&ones, count, &number);
+    let target = Target::new(to, 8 * first, count, &number);
+    match random.below(5) {
+        // Each instance has its first and its third element.
+        0 if count >= 3 => {
+            let many = count / 3;
+            let source = Source::slice(&ones, 2 * many, &number);
+            let target = Target::new(to, 8 * first, many, &second);
+            window.accumulate(source, target, Operator::Sum).unwrap();
+            let pair = |instance| [first + 3 * instance, first + 3 * instance + 2];
+            return (u64::from(to), (0..many).flat_map(pair).collect());
+        }
+        1 => {
+            let result = Destination::new(back, 0, count, &number);
+            window.get_accumulate(Some(source), result, target, Operator::Sum).unwrap();
+            window.flush(to).unwrap();
+            let seen = back.load::<u64>(8 * (count as usize - 1)).unwrap();
+            assert!(seen <= 4 * ADDITIONS, "{seen}");
+        }
+        2 => frames.accumulate(source, target, Operator::Sum).unwrap(),
+        _ => window.accumulate(source, target, Operator::Sum).unwrap(),
+    }
+    (u64::from(to), (first..first + count).collect())
+}
+
+/// Four ranks add to memory of all. `shared`: all memory is one piece with one lock.
 fn blocks_lose_nothing(shared: bool) {
-    const COUNT: u64 = 3000;
-    const ROUNDS: u64 = 300;
     let all = Mutex::new(vec![0u64; 4 * COUNT as usize]);
     ranks(SHM, 4, |own| {
         let (options, bytes) = (own.setup.options("blocks"), 8 * COUNT as usize);
@@ -220,55 +257,13 @@ fn blocks_lose_nothing(shared: bool) {
             false => own.team.allocate(bytes, &options).unwrap(),
         };
         let mut frames = own.team.create(window.cells(), 0..bytes, &options).unwrap();
-        let number = Datatype::of(Element::U64);
-        let second = number.vector(2, 1, 2).unwrap();
-        let ones = 1u64.to_ne_bytes().repeat(COUNT as usize);
         let (mut random, back) = (Random::from_seed(7 + u64::from(own.rank)), Cells::zeroed(bytes));
         let mut done = vec![0u64; 4 * COUNT as usize];
         window.lock_all(NONE).unwrap();
         frames.lock_all(NONE).unwrap();
-        for _ in 0..ROUNDS {
-            let (to, first) = (random.below(4) as u32, random.below(COUNT));
-            let count = match random.below(3) {
-                0 => 1,
-                _ => 1 + random.below(COUNT - first),
-            };
-            let (half, at) = (count / 2, 8 * first);
-            let source = Source::slice(&ones, count, &number);
-            let target = Target::new(to, at, count, &number);
-            let mut step = 1;
-            match random.below(5) {
-                0 if count > 1 => {
-                    // Each second element, of which there are two in each instance.
-                    let (many, source) = (half.div_ceil(2), half.div_ceil(2) * 2);
-                    let source = Source::slice(&ones, source, &number);
-                    let fits = first + 4 * many <= COUNT;
-                    let target = Target::new(to, at, many, &second);
-                    if fits {
-                        window.accumulate(source, target, Operator::Sum).unwrap();
-                    }
-                    step = if fits { 2 } else { 0 };
-                }
-                1 => {
-                    let result = Destination::new(&back, 0, count, &number);
-                    window.get_accumulate(Some(source), result, target, Operator::Sum).unwrap();
-                    window.flush(to).unwrap();
-                    let seen = back.load::<u64>(8 * (count as usize - 1)).unwrap();
-                    assert!(seen <= 4 * ROUNDS, "{seen}");
-                }
-                2 => frames.accumulate(source, target, Operator::Sum).unwrap(),
-                _ => window.accumulate(source, target, Operator::Sum).unwrap(),
-            }
-            let elements = match step {
-                0 => 0..0,
-                1 => 0..count,
-                // As instances of a vector follow each other: its extent is three elements.
-                _ => 0..half.div_ceil(2) * 2,
-            };
-            for element in elements {
-                let place = if step == 2 { element / 2 * 3 + element % 2 * 2 } else { element };
-                done[(u64::from(to) * COUNT + first + place) as usize] += 1;
-            }
+        for _ in 0..ADDITIONS {
+            let (to, elements) = add_ones(&mut random, [&window, &frames], &back);
+            elements.iter().for_each(|element| done[(to * COUNT + element) as usize] += 1);
         }
         frames.unlock_all().unwrap();
         window.unlock_all().unwrap();

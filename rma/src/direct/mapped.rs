@@ -25,43 +25,6 @@ const PART_BYTES: usize = 4096;
 /// Flushes that find nothing to do between two looks at other windows, whose ranks may wait for this one.
 const IDLE_FLUSHES_MAX: u32 = 64;
 
-/// This rank among those who update memory that it has mapped: once for each memory, from the first update on.
-#[derive(Debug, Default)]
-pub(crate) struct Updaters {
-    all: Vec<(Cells, Updater)>,
-    /// By rank. Ranks may have parts of the same memory.
-    of_rank: Vec<Option<usize>>,
-}
-
-impl Updaters {
-    /// The one for the memory of a rank; `None` where only its executor updates it.
-    #[inline]
-    fn of(&mut self, rank: usize, cells: &Cells) -> Option<&mut Updater> {
-        let number = match self.of_rank.get(rank) {
-            Some(Some(number)) => *number,
-            _ => self.add(rank, cells)?,
-        };
-        Some(&mut self.all[number].1)
-    }
-
-    #[cold]
-    fn add(&mut self, rank: usize, cells: &Cells) -> Option<usize> {
-        if !cells.is_shared() {
-            return None;
-        }
-        let known = self.all.iter().position(|(known, _)| known.is_of_same_memory(cells));
-        let number = known.unwrap_or_else(|| {
-            self.all.push((cells.clone(), cells.updater()));
-            self.all.len() - 1
-        });
-        if self.of_rank.len() <= rank {
-            self.of_rank.resize(rank + 1, None);
-        }
-        self.of_rank[rank] = Some(number);
-        Some(number)
-    }
-}
-
 impl Hub {
     /// Does an operation, if its memory is mapped, its gate is open and nothing is before it. False: it has to be prepared.
     pub(super) fn do_at_once(&mut self, window: u32, operation: &Operation<'_>) -> bool {

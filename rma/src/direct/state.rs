@@ -15,7 +15,7 @@ use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::{Atomic, Direction, Fault, OperationId, Raise};
 
 use super::directory::{Directory, Known};
-use super::mapped::Updaters;
+use super::updaters::Updaters;
 use crate::epochs::LockKind;
 use crate::error::Interrupted;
 use crate::messages::verbs::{NOTIFY, verb};
