@@ -404,6 +404,7 @@ pub fn wrong_attachments_are_told(setup: Setup) {
 }
 
 pub fn a_rank_that_is_lost_holds_no_memory_back(setup: Setup) {
+    let met = std::sync::Barrier::new(3);
     ranks(setup, 3, |own| {
         let window = window(own);
         let cells = Cells::zeroed(1 << 20);
@@ -415,6 +416,8 @@ pub fn a_rank_that_is_lost_holds_no_memory_back(setup: Setup) {
         }
         window.flush_all().unwrap();
         own.team.barrier().unwrap();
+        // What says so to others may be lost on its way, and lost with its sender.
+        met.wait();
         if own.rank == 2 {
             // It goes with operations under way to the others.
             for to in 0..2 {
