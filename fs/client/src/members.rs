@@ -24,6 +24,8 @@ use crate::write::{Part, parts_by};
 const ANSWER_LIMIT: Duration = Duration::from_millis(250);
 /// And longer for many bytes.
 const BYTES_PER_MICROSECOND: u64 = 16;
+/// The pause between two looks at its link.
+const LINK_PAUSE: Duration = Duration::from_millis(25);
 /// One that did not answer is among the last choices for so long.
 const SLOW_TIME: Duration = Duration::from_secs(2);
 
@@ -147,6 +149,20 @@ impl Client {
         newest.is_none_or(|newest| newest >= READS_VERSION)
     }
 
+    /// Completes when a server had so long to answer, or has no link any more.
+    async fn late(&self, server: u32, limit: Duration) {
+        let until = self.inner.world.now() + limit;
+        let mut was_linkless = false;
+        while self.inner.world.now() < until {
+            self.inner.world.sleep(LINK_PAUSE.min(until.since(self.inner.world.now()))).await;
+            let is_linkless = self.is_linkless(server);
+            if was_linkless && is_linkless {
+                return;
+            }
+            was_linkless = is_linkless;
+        }
+    }
+
     /// Asks for a part.
     pub(crate) async fn ask_for_bytes<T>(
         &self,
@@ -159,7 +175,7 @@ impl Client {
             return self.ask_data(server, request, read).await.map(|(answer, _)| answer);
         }
         let limit = ANSWER_LIMIT + Duration::from_micros(len as u64 / BYTES_PER_MICROSECOND);
-        let late = self.inner.world.sleep(limit);
+        let late = self.late(server, limit);
         match race(self.ask_member(server, request, read), late).await {
             // It was not known yet that it serves only what it orders.
             Either::Left(Err(Errno::ESTALE)) if !self.may_read_from(server) => Err(Errno::EAGAIN),

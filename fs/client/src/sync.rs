@@ -16,6 +16,10 @@ use crate::places::Places;
 
 /// The pause before the map is asked for while a server does not answer, of a group with other members.
 const MAP_PAUSE: Duration = Duration::from_millis(250);
+/// The same where there is no link to the server any more: it may leave the group soon.
+const LINKLESS_PAUSE: Duration = Duration::from_millis(50);
+/// Such pauses for each call. By then the server has left the group, or there is nobody who could take its place.
+const LINKLESS_LOOKS: u32 = 40;
 /// The same of a group without.
 const LONE_PAUSE: Duration = Duration::from_millis(500);
 
@@ -95,14 +99,33 @@ impl Client {
         (homes, answer.map(|((), era)| era))
     }
 
+    /// Whether the link to a server that has answered before is lost.
+    pub(crate) fn is_linkless(&self, server: u32) -> bool {
+        let servers = self.inner.servers.borrow();
+        let answered = servers.get(&server).filter(|known| known.connection.newest().is_some());
+        let endpoint = self.inner.endpoint.endpoint();
+        answered.is_some_and(|known| endpoint.peer_rail(known.connection.peer()).is_none())
+    }
+
     /// Completes when the map gives one of these groups another first server than this one.
     pub(crate) async fn deposed(&self, server: u32, groups: &[Group]) {
+        let mut looks = LINKLESS_LOOKS;
         loop {
             let map = self.map();
             let is_mirrored =
                 |group: &Group| map.membership(*group).is_some_and(Membership::is_mirrored);
-            let mirrored = groups.iter().any(is_mirrored);
-            self.inner.world.sleep(if mirrored { MAP_PAUSE } else { LONE_PAUSE }).await;
+            if groups.iter().any(is_mirrored) {
+                let until = self.inner.world.now() + MAP_PAUSE;
+                while self.inner.world.now() < until {
+                    self.inner.world.sleep(LINKLESS_PAUSE).await;
+                    if looks > 0 && self.is_linkless(server) {
+                        looks -= 1;
+                        break;
+                    }
+                }
+            } else {
+                self.inner.world.sleep(LONE_PAUSE).await;
+            }
             // While the metadata server cannot be asked, nobody knows.
             let _ = self.fetch_map(self.map().epoch + 1).await;
             let map = self.map();

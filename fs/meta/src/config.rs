@@ -65,6 +65,8 @@ pub struct Config {
     pub hash_bits: u32,
     /// A planted bug, for tests of the tests only: a call that comes once more is executed once more.
     pub execute_duplicates: bool,
+    /// Another one: a data server without a link leaves its groups although its lease is not over.
+    pub hasty: bool,
 }
 
 impl Config {
@@ -102,6 +104,7 @@ impl Default for Config {
             first_format: false,
             hash_bits: HASH_BITS,
             execute_duplicates: false,
+            hasty: false,
         }
     }
 }

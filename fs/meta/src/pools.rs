@@ -47,6 +47,9 @@ pub const DOMAIN_BYTES_MAX: usize = 64;
 /// After the start a server that was not heard of yet counts as there for so long: it may have to look for this
 /// metadata server first.
 const FIRST_SILENCE: Duration = Duration::from_secs(4);
+/// The silence of a server that has no link any more. Its lease of reads is over by then, also by a clock that is a little
+/// slower.
+pub const LINKLESS_SILENCE: Duration = Duration::from_millis(COPY_SILENCE.as_millis() as u64 / 2 + 50);
 
 /// The most that a nearly full server keeps for the files that it has.
 const KEPT_BYTES_MAX: u64 = 1 << 30;
@@ -57,7 +60,7 @@ pub fn map_key() -> Vec<u8> {
 }
 
 /// A server that was heard of since the start.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Server {
     pub address: Vec<u8>,
     pub boot: u64,
@@ -65,6 +68,8 @@ pub struct Server {
     /// Its failure domain.
     pub domain: Vec<u8>,
     heard: Time,
+    /// It is missed when it was silent for so long.
+    patience: Duration,
 }
 
 impl Server {
@@ -292,8 +297,15 @@ impl Pools {
     /// not heard of yet has time to find this metadata server.
     fn is_missed(&self, server: u32, now: Time) -> bool {
         match self.servers.get(&server) {
-            Some(server) => now.since(server.heard) >= COPY_SILENCE,
+            Some(server) => now.since(server.heard) >= server.patience,
             None => now.since(self.started) >= FIRST_SILENCE,
+        }
+    }
+
+    /// The link over which a server was heard is lost, and there is no other one: it is missed sooner.
+    pub fn note_linkless(&mut self, server: u32, patience: Duration) {
+        if let Some(server) = self.servers.get_mut(&server) {
+            server.patience = patience;
         }
     }
 
@@ -559,7 +571,7 @@ impl Pools {
         let address = beat.address.0.to_vec();
         let domain = beat.domain.0[..beat.domain.0.len().min(DOMAIN_BYTES_MAX)].to_vec();
         let heard = !self.is_missed(beat.server, now);
-        let new = Server { address, boot, room, domain, heard: now };
+        let new = Server { address, boot, room, domain, heard: now, patience: COPY_SILENCE };
         let has_room = new.has_room();
         let same = |old: Server| {
             heard && (old.boot, old.has_room(), &old.domain) == (boot, has_room, &new.domain)

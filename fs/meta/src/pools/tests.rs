@@ -260,7 +260,7 @@ fn a_large_disk_keeps_no_more_than_it_needs() {
     let total_bytes = 1 << 48;
     let room = |available_bytes| Room { total_bytes, available_bytes, ..Room::default() };
     let heard = Time::ZERO;
-    let server = |room| Server { address: Vec::new(), boot: 1, room, domain: Vec::new(), heard };
+    let server = |room| Server { boot: 1, room, heard, ..Server::default() };
     assert!(server(room((1 << 30) + 1)).has_room());
     assert!(!server(room(1 << 30)).has_room());
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use ropewalk_base::task::join_all;
 use ropewalk_base::text::printable;
 use ropewalk_base::time::Time;
-use ropewalk_net::Address;
+use ropewalk_net::{Address, PeerId};
 use ropewalk_rpc::{CallError, Connection, Options, Proof};
 use ropewalk_store::marks::Position;
 use ropewalk_store::{JournaledStore, MetaStore};
@@ -78,6 +78,8 @@ pub(super) struct DataServer {
     /// None before its first heartbeat in this life of ours.
     pub connection: Option<Connection>,
     heard: Time,
+    /// The sender of that heartbeat.
+    caller: Option<PeerId>,
     /// Fences that it has not confirmed.
     owed: Owed,
     /// A task brings it the fences.
@@ -118,6 +120,7 @@ impl DataServer {
             boot: 0,
             connection,
             heard: now,
+            caller: None,
             owed,
             delivering,
             fenced,
@@ -220,6 +223,13 @@ impl DataServers {
         }
     }
 
+    /// The servers that were heard in this life of ours: number, when, and who called.
+    pub fn callers(&self) -> Vec<(u32, Time, PeerId)> {
+        let servers = self.servers.borrow();
+        let caller = |(id, server): (&u32, &DataServer)| Some((*id, server.heard, server.caller?));
+        servers.iter().filter_map(caller).collect()
+    }
+
     /// Whether another cut may be started.
     pub fn may_cut(&self) -> bool {
         self.cuts.get() < CUTS_MAX
@@ -228,11 +238,16 @@ impl DataServers {
 
 impl MetaServer {
     /// A heartbeat of a data server was taken.
-    pub(super) fn saw_data_server(self: &Rc<Self>, id: u32, boot: u64, address: &[u8]) {
+    pub(super) fn saw_data_server(
+        self: &Rc<Self>,
+        (id, boot): (u32, u64),
+        caller: PeerId,
+        address: &[u8],
+    ) {
         let now = self.world.now();
         let mut servers = self.data_servers.servers.borrow_mut();
         let server = servers.entry(id).or_insert_with(|| DataServer::new(now));
-        server.heard = now;
+        (server.heard, server.caller) = (now, Some(caller));
         server.boot = boot;
         if server.connection.is_none() || server.address != address {
             server.address = address.to_vec();

@@ -135,7 +135,7 @@ impl MetaServer {
             let result: MetaResult<'_> = Ok(MetaReply::Registered(Registration::OlderMetadata));
             encode(&result, &mut body);
             self.send(responder, Status::Done, body);
-            return self.note_verdict(beat, None, Registration::OlderMetadata);
+            return self.note_verdict(beat, (peer, None), Registration::OlderMetadata);
         }
         let before = shard.pools.member(beat.server);
         let outcome = shard.execute(call);
@@ -152,7 +152,7 @@ impl MetaServer {
                 let owed = self.shard().and_then(|shard| shard.fences_owed_by(beat.server).ok());
                 self.data_servers.owe(beat.server, owed.unwrap_or_default(), self.world.now());
             }
-            self.note_verdict(beat, before, verdict);
+            self.note_verdict(beat, (peer, before), verdict);
             if let (Registration::Taken { .. }, Some(mut shard)) = (verdict, self.shard()) {
                 shard.note_server_version(beat.server, newest);
             }
@@ -192,7 +192,7 @@ impl MetaServer {
     fn note_verdict(
         self: &Rc<Self>,
         beat: &Heartbeat<'_>,
-        before: Option<u128>,
+        (caller, before): (PeerId, Option<u128>),
         verdict: Registration<'_>,
     ) {
         let id = beat.server;
@@ -215,7 +215,7 @@ impl MetaServer {
                     (self.config.log)(&format!("{note}data server {id} at {address} joins the cluster"));
                 }
                 self.data_servers.forget_asker(id);
-                self.saw_data_server(id, beat.boot, beat.address.0);
+                self.saw_data_server((id, beat.boot), caller, beat.address.0);
             }
             Registration::OtherStore => {
                 tell("is refused: its directory does not hold the data that it had")

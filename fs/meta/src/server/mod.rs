@@ -7,6 +7,7 @@
 //! * `status`: the server's report on itself;
 //! * `members`: the process that is the data server of a number;
 //! * `data_servers`: fences, cuts and reaps, to data servers;
+//! * `links`: data servers that have no link any more;
 //! * `standby`: calls about standbys and dumps, where there is one metadata server;
 //! * `tasks`: the tasks, which end with the server;
 //! * this file: start, stop, and the tasks in between.
@@ -27,6 +28,7 @@ mod config;
 mod counters;
 mod data_servers;
 mod events;
+mod links;
 #[cfg(test)]
 mod matrix;
 mod members;
@@ -222,6 +224,7 @@ impl MetaServer {
         server.task(server.clone().release_written());
         server.task(server.clone().release_durable());
         server.task(server.clone().keep_time());
+        server.task(server.clone().watch_links());
         server.task(server.clone().collect_garbage());
         server.drain();
         Ok(server)

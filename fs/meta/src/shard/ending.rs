@@ -145,6 +145,12 @@ impl<R: Rows> Shard<R> {
             self.parking.wake(WaitOn::Locks(inode));
         }
         self.collect_kept(now);
+        self.follow_data_servers(now);
+        self.run_woken(now);
+    }
+
+    /// Takes data servers that are silent out of groups that have another member.
+    fn follow_data_servers(&mut self, now: Moment) {
         let mut operation = Operation::new(self, 0, u64::MAX, now);
         operation.drop_silent();
         operation.renew_pool();
@@ -152,7 +158,15 @@ impl<R: Rows> Shard<R> {
         if let Err(error) = self.commit(batch) {
             self.stop(error);
         }
-        self.run_woken(now);
+    }
+
+    /// These data servers were silent for so long, and have no link any more.
+    pub fn handle_linkless(&mut self, servers: &[u32], silence: Duration, now: Moment) {
+        servers.iter().for_each(|server| self.pools.note_linkless(*server, silence));
+        if self.stopped.is_none() && !self.is_full() {
+            self.follow_data_servers(now);
+            self.run_woken(now);
+        }
     }
 
     /// Ends a session by itself. One in which nothing was ever called has nothing to be fenced: data

@@ -11,16 +11,29 @@ use ropewalk_base::world::World;
 use ropewalk_client::{Caller, Client};
 use ropewalk_data::Defect;
 use ropewalk_sim::cluster::META;
-use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation, seeds};
+use ropewalk_sim::{Cluster, ClusterConfig, Cut, Kill, Simulation, seeds};
 use ropewalk_wire::fs::meta::ROOT;
 
 const STRIPE: usize = 64 << 10;
 const BLOCK: usize = 4096;
 
-fn cluster(seed: u64, clients: u32, data_defect: Option<Defect>) -> (Simulation, Cluster) {
+/// A planted bug.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Plant {
+    Data(Defect),
+    /// A server without a link leaves its groups although its lease is not over.
+    Hasty,
+}
+
+fn cluster(seed: u64, clients: u32, plant: Option<Plant>) -> (Simulation, Cluster) {
     let mut simulation = Simulation::new(seed);
-    let config =
+    let data_defect = match plant {
+        Some(Plant::Data(defect)) => Some(defect),
+        _ => None,
+    };
+    let mut config =
         ClusterConfig { data_servers: 4, clients, data_defect, ..ClusterConfig::default() };
+    config.meta.shard.hasty = plant == Some(Plant::Hasty);
     let cluster = Cluster::start(&mut simulation, config);
     cluster.mirror(&mut simulation, 3);
     (simulation, cluster)
@@ -209,9 +222,9 @@ async fn read_versions(client: Client, world: World, watch: Rc<Watch>, until: Du
 }
 
 /// A writer, and readers at several members, while servers die, stand still, or are cut off from others.
-fn versions_seen(seed: u64, defect: Option<Defect>) -> Rc<Watch> {
+fn versions_seen(seed: u64, plant: Option<Plant>) -> Rc<Watch> {
     const CLIENTS: usize = 4;
-    let (mut simulation, cluster) = cluster(seed, CLIENTS as u32, defect);
+    let (mut simulation, cluster) = cluster(seed, CLIENTS as u32, plant);
     let mut random = simulation.fork_random();
     cluster.run(&mut simulation, 0, |client| async move {
         let file = create(&client, b"f").await;
@@ -243,7 +256,7 @@ fn versions_seen(seed: u64, defect: Option<Defect>) -> Rc<Watch> {
             simulation.run_for(pause);
             others().for_each(|it| simulation.network().heal(&one, it));
         };
-        match random.below(5) {
+        match random.below(6) {
             0 => {
                 cluster.kill(&mut simulation, &one, Kill::Process(Duration::ZERO));
                 simulation.run_for(pause);
@@ -257,6 +270,14 @@ fn versions_seen(seed: u64, defect: Option<Defect>) -> Rc<Watch> {
             }
             2 => cut(&mut simulation, &cluster.servers()),
             3 => cut(&mut simulation, &[META.to_owned()]),
+            4 => {
+                // As by a firewall that ends connections: the metadata server learns it sooner.
+                simulation.network().partition(META, &one);
+                let later = Cut::FirstThenOther(Duration::from_secs(3));
+                simulation.network().cut(META, &one, later);
+                simulation.run_for(pause);
+                simulation.network().heal(META, &one);
+            }
             _ => {
                 let data = (1..=4).map(|number| format!("data{number}"));
                 cut(&mut simulation, &data.collect::<Vec<_>>());
@@ -279,25 +300,30 @@ fn nobody_sees_an_older_version_after_a_newer_one() {
     }
 }
 
-fn assert_found(defect: Defect) {
+fn assert_found(plant: Plant) {
     const SEEDS: u64 = 60;
-    let fails = |seed: &u64| !versions_seen(*seed, Some(defect)).wrong.borrow().is_empty();
+    let fails = |seed: &u64| !versions_seen(*seed, Some(plant)).wrong.borrow().is_empty();
     let found = (91_000..91_000 + SEEDS).position(|seed| fails(&seed));
-    assert!(found.is_some(), "{defect:?} is not found within {SEEDS} seeds");
-    println!("{defect:?} is found by seed number {}", found.unwrap_or(0) + 1);
+    assert!(found.is_some(), "{plant:?} is not found within {SEEDS} seeds");
+    println!("{plant:?} is found by seed number {}", found.unwrap_or(0) + 1);
 }
 
 #[test]
 fn a_member_that_serves_open_writes_is_found_out() {
-    assert_found(Defect::OpenReads);
+    assert_found(Plant::Data(Defect::OpenReads));
 }
 
 #[test]
 fn a_member_that_serves_without_a_lease_is_found_out() {
-    assert_found(Defect::UnleasedReads);
+    assert_found(Plant::Data(Defect::UnleasedReads));
 }
 
 #[test]
 fn a_change_that_is_told_without_a_member_is_found_out() {
-    assert_found(Defect::EarlyDrop);
+    assert_found(Plant::Data(Defect::EarlyDrop));
+}
+
+#[test]
+fn a_server_without_a_link_that_leaves_under_its_lease_is_found_out() {
+    assert_found(Plant::Hasty);
 }

@@ -7,7 +7,7 @@ use crate::programs::*;
 use ropewalk_base::disk::Disk;
 use ropewalk_client::{Actor, Caller, Client, Errno};
 use ropewalk_data::Defect;
-use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
+use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation, seeds};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::meta::ROOT;
 
@@ -111,6 +111,56 @@ fn the_death_of_any_member_loses_nothing_and_it_is_brought_into_step() {
         dies(10 + place as u64, copies, place, Kill::Process(Duration::ZERO));
         dies(20 + place as u64, copies, place, Kill::Power);
     }
+}
+
+/// The longest time for which no write was acknowledged after harm came to a member of a group of three.
+fn longest_gap(seed: u64, place: usize, harm: impl Fn(&mut Simulation, &Cluster, &str)) -> Duration {
+    let (mut simulation, cluster) = cluster(seed, 4, 3);
+    cluster.run(&mut simulation, 0, write_file);
+    let (group, _) = cluster.run(&mut simulation, 0, orderer);
+    let member = cluster.meta().map().expect("it serves").members(group)[place];
+    let world = simulation.node(cluster.client_name(0)).world().clone();
+    let writer = cluster.spawn(&simulation, 0, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        let mut longest = Duration::ZERO;
+        let end = world.now() + Duration::from_secs(4);
+        while world.now() < end {
+            let begin = world.now();
+            write(&client, &file, 0, &pattern(2, STRIPE)).await.expect("written");
+            longest = longest.max(world.now().since(begin));
+            world.sleep(Duration::from_millis(5)).await;
+        }
+        longest
+    });
+    simulation.run_for(Duration::from_millis(500));
+    harm(&mut simulation, &cluster, &format!("data{member}"));
+    let done = |_: &Simulation| writer.borrow().is_some();
+    assert!(simulation.run_until(Duration::from_secs(60), done), "member {place} of seed {seed}");
+    let longest = writer.borrow_mut().take();
+    longest.expect("it is done")
+}
+
+#[test]
+fn writes_go_on_within_a_second_when_a_member_is_killed() {
+    for place in 0..3 {
+        for seed in seeds(50, 5) {
+            let gap = longest_gap(seed, place, |simulation, cluster, name| {
+                cluster.kill(simulation, name, Kill::Process(Duration::ZERO));
+            });
+            println!("member {place}, seed {seed}: {gap:?}");
+            assert!(gap < Duration::from_millis(1_100), "member {place}, seed {seed}: {gap:?}");
+        }
+    }
+}
+
+#[test]
+fn a_member_that_stands_still_keeps_its_place_for_longer() {
+    let gap = longest_gap(60, 1, |simulation, _, name| {
+        simulation.pause(name);
+        simulation.run_for(Duration::from_millis(1_100));
+        simulation.resume(name);
+    });
+    assert!(gap > Duration::from_secs(1) && gap < Duration::from_millis(1_300), "{gap:?}");
 }
 
 /// A change of the file's first stripe.
