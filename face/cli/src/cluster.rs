@@ -208,11 +208,13 @@ pub struct DataPlace {
     pub settings: DataSettings,
     /// It votes, too, and promises for so long.
     pub witness: Option<Duration>,
+    /// It stops while others go on, and tells them.
+    pub leaves: bool,
 }
 
 /// A data server's life.
 pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
-    let DataPlace { directory, cluster, server, replace, admit, settings, witness } = place;
+    let DataPlace { directory, cluster, server, replace, admit, settings, witness, leaves } = place;
     let role = format!("data server {server}");
     warn_of_readers(&role, &directory);
     if let Err(error) = node::reach_all(&node.endpoint, &meta) {
@@ -261,6 +263,9 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
         let serving = node.inquiry.answer_until(stop, tell);
         refusal = race(serving, server.refused()).await.right();
     }
+    if leaves && refusal.is_none() {
+        server.leave().await;
+    }
     if let Err(error) = server.stop().await {
         complain!("{role}: {error}");
     }
@@ -293,6 +298,7 @@ impl Cluster {
                 admit: true,
                 settings: DataSettings { domain: name.clone(), scrub: None },
                 witness: None,
+                leaves: false,
             };
             let (rails, address) = (rails(&unique("data"))?, meta.address.clone());
             let serve = move |node| serve_data(node, place, address);

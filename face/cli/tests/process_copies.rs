@@ -294,8 +294,9 @@ fn a_scrub_finds_and_mends_a_damaged_copy_that_nobody_reads() {
     let whole = scrub(&site, &[]);
     assert!(whole[0] > 16 && whole[1] >= bytes, "{whole:?}");
     assert_eq!(whole[2..], [0, 0, 0]);
-    // In good order: all is in files of objects then.
+    // In good order: all is in files of objects then, and the server has left its groups before its process ends.
     site.servers.data[1].take().expect("it runs").stop();
+    assert!(site.shortage().is_some(), "nobody waits for its silence");
     let object = site.largest_object(1);
     let mut bytes = fs::read(&object).unwrap();
     let middle = bytes.len() / 2;

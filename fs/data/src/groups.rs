@@ -52,6 +52,8 @@ pub(crate) struct Groups {
     reported: BTreeSet<(Group, u32)>,
     /// Until then this server is a member of the groups of its map.
     lease: Time,
+    /// This server stops, and has told others so: it serves no group of several members any more.
+    gone: bool,
     defect: Option<Defect>,
 }
 
@@ -59,8 +61,8 @@ impl Groups {
     /// Those of this server, of which nothing is known yet but the one of the first format.
     pub(crate) fn new(server: u32) -> Groups {
         let (own, withheld, reported) = Default::default();
-        let (epoch, term, lease, defect) = (0, Term(0), Time::ZERO, None);
-        Groups { server, epoch, term, own, withheld, reported, lease, defect }
+        let (epoch, term, lease, gone, defect) = (0, Term(0), Time::ZERO, false, None);
+        Groups { server, epoch, term, own, withheld, reported, lease, gone, defect }
     }
 
     /// As these, with a planted bug.
@@ -208,7 +210,14 @@ impl Groups {
 
     /// A heartbeat was answered: until `until` this server is a member of its groups.
     pub(crate) fn renew(&mut self, until: Time) {
-        self.lease = self.lease.max(until);
+        if !self.gone {
+            self.lease = self.lease.max(until);
+        }
+    }
+
+    /// Serves no group of several members from now on. Others need not wait for the end of this server's lease.
+    pub(crate) fn leave_all(&mut self) {
+        (self.gone, self.lease) = (true, Time::ZERO);
     }
 
     /// Whether one of the groups has, or may come to have, several members.
@@ -340,7 +349,8 @@ impl Groups {
             match own {
                 Some(own) if own.membership.since > map => {}
                 Some(own) if own.membership.servers.first() == Some(&self.server) => {
-                    let leased = writes || !own.membership.is_mirrored() || now < self.lease;
+                    let mirrored = own.membership.is_mirrored();
+                    let leased = !mirrored || now < self.lease || writes && !self.gone;
                     if !own.settled || !leased || self.withheld.contains_key(&group) {
                         return Err(Status::Unavailable);
                     }

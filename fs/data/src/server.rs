@@ -286,6 +286,12 @@ impl DataServer {
         }
     }
 
+    /// Leaves all groups of several members: for a server that stops while the others go on. They need not notice it then.
+    /// Where the whole cluster stops, its groups stay as they are without this.
+    pub async fn leave(&self) {
+        self.inner.leave_all().await;
+    }
+
     /// Takes no calls any more, waits for those under way, and makes everything durable.
     pub async fn stop(&self) -> Result<(), DataError> {
         self.inner.stopping.set(true);

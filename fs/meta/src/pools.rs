@@ -49,7 +49,8 @@ pub const DOMAIN_BYTES_MAX: usize = 64;
 const FIRST_SILENCE: Duration = Duration::from_secs(4);
 /// The silence of a server that has no link any more. Its lease of reads is over by then, also by a clock that is a little
 /// slower.
-pub const LINKLESS_SILENCE: Duration = Duration::from_millis(COPY_SILENCE.as_millis() as u64 / 2 + 50);
+pub const LINKLESS_SILENCE: Duration =
+    Duration::from_millis(COPY_SILENCE.as_millis() as u64 / 2 + 50);
 
 /// The most that a nearly full server keeps for the files that it has.
 const KEPT_BYTES_MAX: u64 = 1 << 30;
@@ -431,6 +432,9 @@ impl Pools {
     /// word does not count: it orders none of the groups, or its map is older than their last changes.
     pub fn set_step(&mut self, step: &Step<'_>, now: Time) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
         let Step { by, map, server, in_step, .. } = *step;
+        if step.groups.0.is_empty() && server == by && !in_step {
+            return Some(self.let_go(by, map, now));
+        }
         let counts = |group: &Group| {
             let membership = self.map().membership(*group);
             membership.is_some_and(|it| it.servers.first() == Some(&by) && it.since <= map)
@@ -465,6 +469,26 @@ impl Pools {
         });
         self.banded = Some(banded);
         Some(rows)
+    }
+
+    /// A server stops, and serves no group of several members any more: it leaves those that have another member that lives, and
+    /// have not changed since the map that it knows. Returns the rows that say so.
+    fn let_go(&mut self, leaver: u32, map: u32, now: Time) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let Some(mut banded) = self.banded.take() else { return Vec::new() };
+        let bands = banded.bands_with(leaver);
+        let rows = banded.change_in(&bands, |_, group| {
+            let mut others = group.servers.iter().filter(|it| **it != leaver);
+            if group.since > map || !group.servers.contains(&leaver) || group.servers.len() == 1 {
+                return None;
+            }
+            match others.any(|other| self.is_heard(*other, now)) {
+                true => without(group, &[leaver]),
+                // All stays, and the word counts no more if it comes once more.
+                false => Some(group.clone()),
+            }
+        });
+        self.banded = Some(banded);
+        rows
     }
 
     /// Whether a new life of a server changes groups: those of several members, or any after a loss of power.

@@ -6,7 +6,8 @@ use super::group::Group;
 use super::status::Room;
 use super::value::Bytes;
 
-/// The orderer of groups says of another server of them whether it has all that was acknowledged.
+/// The orderer of groups says of another server of them whether it has all that was acknowledged. Without groups, and about
+/// itself: a server stops, and leaves all its groups that have another member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step<'a> {
     /// Numbers of eight bytes each, little endian.

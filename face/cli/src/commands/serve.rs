@@ -267,6 +267,7 @@ impl Servers {
                 admit: true,
                 settings,
                 witness: plan.witness.filter(|(it, _)| *it == number).map(|(_, lease)| lease),
+                leaves: false,
             };
             let address = servers.address().to_string();
             let started = start_data(&planned.listen, place, address, insecure)?;
@@ -350,7 +351,9 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let (name, metrics) = (format!("data{server}"), place.metrics(&config)?);
             let (server, replace) = (ServerId(*server), *replace);
             let insecure = place.insecure(&config);
-            let place = DataPlace { directory, cluster, server, replace, admit, settings, witness };
+            let leaves = true;
+            let place =
+                DataPlace { directory, cluster, server, replace, admit, settings, witness, leaves };
             serve_one(start_data(&listen, place, meta, insecure)?, (name, metrics), &stop)
         }
         Serve::All { place, data_servers, replace, accept_loss, options } => {

@@ -9,6 +9,8 @@ use ropewalk_wire::fs::value::Bytes;
 
 use crate::server::Inner;
 
+/// A server that stops waits so long for the metadata server's answer.
+const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 /// The pause before the metadata server is asked once more.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -26,6 +28,19 @@ impl Inner {
                 self.leave_groups(some).await;
             }
         }
+    }
+
+    /// Leaves all groups of several members, since this server stops. It serves nobody in them from now on, so the others go on as soon as
+    /// the metadata server knows; without its answer they wait for the end of silence, as if this server had died.
+    pub(crate) async fn leave_all(&self) {
+        let Some(herald) = self.herald.as_ref().filter(|_| self.groups.borrow().has_mirrored())
+        else {
+            return;
+        };
+        self.groups.borrow_mut().leave_all();
+        let (by, map) = (self.server, self.groups.borrow().epoch());
+        let step = Step { groups: Bytes(&[]), by, map, server: by, in_step: false };
+        let _ = self.world.timeout(LEAVE_LIMIT, herald.set_step(step)).await;
     }
 
     /// Leaves groups that this server orders. It serves nobody in them from now on: another server may acknowledge writes as soon

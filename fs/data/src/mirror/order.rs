@@ -32,6 +32,8 @@ use crate::write::{Write, object};
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 /// A newcomer that does not answer for so long is brought into step later.
 const HEARING_LIMIT: Duration = Duration::from_secs(1);
+/// The pause between two looks at the link of a member that has not answered yet.
+const LINK_PAUSE: Duration = Duration::from_millis(50);
 /// The pause before a buffer is made accessible once more.
 const EXPOSE_PAUSE: Duration = Duration::from_millis(20);
 /// The pause before the metadata server is told again that a member is out of step.
@@ -132,13 +134,18 @@ impl Inner {
                 let _ = race(changed, self.world.sleep(REPORT_PAUSE)).await;
                 continue;
             }
-            let wait = race(changed, self.world.sleep_until(begin + limit));
+            let look = self.world.now() + LINK_PAUSE;
+            let wait = race(changed, self.world.sleep_until(look.min(begin + limit)));
             match race(&mut *answer, wait).await {
                 Either::Left(Some(Sent::Done(body))) => return Ok(Some(body)),
                 // The inode is gone for good there, and soon will be here.
                 Either::Left(Some(Sent::Refused(Errno::ESTALE))) => return Ok(None),
                 Either::Left(Some(Sent::Refused(errno))) => refused = Some(errno),
                 Either::Left(Some(Sent::Gone) | None) => refused = Some(Errno::EIO),
+                // The map may say soon that it is out of the group.
+                Either::Right(Either::Right(())) if self.is_linkless(server) => {
+                    self.map_wanted.notify_all();
+                }
                 Either::Right(_) => {}
             }
         }

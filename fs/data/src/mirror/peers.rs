@@ -107,6 +107,15 @@ impl Inner {
         }
     }
 
+    /// Whether the link to another server, which has answered before, is lost.
+    pub(super) fn is_linkless(&self, server: u32) -> bool {
+        let peers = self.mirror.peers.borrow();
+        let answered = peers.get(&server).filter(|peer| peer.connection.newest().is_some());
+        answered.is_some_and(|peer| {
+            self.endpoint.endpoint().peer_rail(peer.connection.peer()).is_none()
+        })
+    }
+
     /// Whether another server is known to speak a version.
     pub(super) fn speaks(&self, server: u32, version: u16) -> bool {
         self.version_of(server).is_some_and(|newest| newest >= version)

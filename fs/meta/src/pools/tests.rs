@@ -199,6 +199,43 @@ fn an_orderer_that_lost_an_object_leaves_by_its_own_word() {
 }
 
 #[test]
+fn a_server_that_stops_leaves_all_its_groups_in_which_another_one_lives() {
+    let (mut pools, [first, second]) = mirrored();
+    let third = Group::of_band(2, 7);
+    pools.set_group(third, &[2, 3]).expect("it is there");
+    let map = pools.map().epoch;
+    let step = Step { groups: Bytes(&[]), by: 2, map, server: 2, in_step: false };
+    assert!(pools.set_step(&step, seconds(9)).is_some(), "nobody is heard");
+    assert_eq!(servers(&pools, first), (vec![1, 2], vec![]));
+    assert_eq!(pools.set_step(&step, seconds(2)), Some(vec![]), "that word counts no more");
+    assert_eq!(servers(&pools, first), (vec![1, 2], vec![]));
+    let step = Step { map: pools.map().epoch, ..step };
+    assert_eq!(pools.set_step(&Step { server: 1, ..step }, seconds(2)), None, "of itself only");
+    assert!(pools.set_step(&step, seconds(2)).is_some_and(|rows| !rows.is_empty()));
+    assert_eq!(servers(&pools, first), (vec![1], vec![2]));
+    assert_eq!(servers(&pools, second), (vec![3], vec![2]));
+    assert_eq!(servers(&pools, third), (vec![3], vec![2]));
+    assert_eq!(pools.map().epoch, step.map + 1, "one change");
+}
+
+#[test]
+fn a_server_without_a_link_is_missed_when_its_lease_is_over() {
+    let (mut pools, [first, _]) = mirrored();
+    for server in [1, 2, 3] {
+        beat(&mut pools, server, 1, 900, seconds(10));
+    }
+    let at = |milliseconds: u64| seconds(10) + Duration::from_millis(milliseconds);
+    pools.note_linkless(2, LINKLESS_SILENCE);
+    beat(&mut pools, 1, 1, 900, at(790));
+    assert!(pools.drop_silent(at(799)).is_empty() && pools.is_heard(2, at(799)));
+    assert!(!pools.drop_silent(at(800)).is_empty() && !pools.is_heard(2, at(800)));
+    assert_eq!(servers(&pools, first), (vec![1], vec![2]));
+    beat(&mut pools, 2, 1, 900, at(900));
+    beat(&mut pools, 1, 1, 900, at(2000));
+    assert!(pools.is_heard(2, at(2399)) && !pools.is_heard(2, at(2400)), "it has a link again");
+}
+
+#[test]
 fn one_word_counts_for_the_groups_that_its_server_orders() {
     let (mut pools, [first, second]) = mirrored();
     let third = Group::of_band(2, 7);

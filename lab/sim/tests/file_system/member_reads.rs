@@ -221,8 +221,44 @@ async fn read_versions(client: Client, world: World, watch: Rc<Watch>, until: Du
     }
 }
 
+/// What comes to servers.
+#[derive(Debug, Clone, Copy)]
+enum Trouble {
+    Death,
+    Pause,
+    Partition,
+    NoMetadata,
+    Firewall,
+    NoMembers,
+    Leave,
+}
+
+const TROUBLES: [Trouble; 7] = [
+    Trouble::Death,
+    Trouble::Pause,
+    Trouble::Partition,
+    Trouble::NoMetadata,
+    Trouble::Firewall,
+    Trouble::NoMembers,
+    Trouble::Leave,
+];
+
+/// A data server leaves its groups by its own word.
+fn leave(simulation: &mut Simulation, cluster: &Cluster, name: &str) {
+    let number: usize = name.strip_prefix("data").and_then(|it| it.parse().ok()).expect("a number");
+    if let Some(server) = cluster.data_if_up(number - 1) {
+        simulation.block_on(name, Duration::from_secs(1), async move { server.leave().await });
+    }
+}
+
 /// A writer, and readers at several members, while servers die, stand still, or are cut off from others.
 fn versions_seen(seed: u64, plant: Option<Plant>) -> Rc<Watch> {
+    // Some planted bugs show under one kind of trouble only.
+    let harms: &[Trouble] = match plant {
+        Some(Plant::Hasty) => &[Trouble::Firewall],
+        Some(Plant::Data(Defect::UnleasedReads)) => &[Trouble::NoMetadata],
+        _ => &TROUBLES,
+    };
     const CLIENTS: usize = 4;
     let (mut simulation, cluster) = cluster(seed, CLIENTS as u32, plant);
     let mut random = simulation.fork_random();
@@ -256,31 +292,40 @@ fn versions_seen(seed: u64, plant: Option<Plant>) -> Rc<Watch> {
             simulation.run_for(pause);
             others().for_each(|it| simulation.network().heal(&one, it));
         };
-        match random.below(6) {
-            0 => {
+        match harms[random.below(harms.len() as u64) as usize] {
+            Trouble::Death => {
                 cluster.kill(&mut simulation, &one, Kill::Process(Duration::ZERO));
                 simulation.run_for(pause);
                 cluster.restart(&mut simulation, &one);
                 cluster.await_start(&mut simulation);
             }
-            1 => {
+            Trouble::Pause => {
                 simulation.pause(&one);
                 simulation.run_for(pause);
                 simulation.resume(&one);
             }
-            2 => cut(&mut simulation, &cluster.servers()),
-            3 => cut(&mut simulation, &[META.to_owned()]),
-            4 => {
-                // As by a firewall that ends connections: the metadata server learns it sooner.
+            Trouble::Partition => cut(&mut simulation, &cluster.servers()),
+            Trouble::NoMetadata => cut(&mut simulation, &[META.to_owned()]),
+            Trouble::Firewall => {
+                // It ends the links, and the server learns of that later.
                 simulation.network().partition(META, &one);
                 let later = Cut::FirstThenOther(Duration::from_secs(3));
                 simulation.network().cut(META, &one, later);
                 simulation.run_for(pause);
                 simulation.network().heal(META, &one);
             }
-            _ => {
+            Trouble::NoMembers => {
                 let data = (1..=4).map(|number| format!("data{number}"));
                 cut(&mut simulation, &data.collect::<Vec<_>>());
+            }
+            Trouble::Leave => {
+                leave(&mut simulation, &cluster, &one);
+                // Clients still call it.
+                simulation.run_for(pause / 4);
+                cluster.kill(&mut simulation, &one, Kill::Process(Duration::ZERO));
+                simulation.run_for(pause);
+                cluster.restart(&mut simulation, &one);
+                cluster.await_start(&mut simulation);
             }
         }
         // Members that left come back.

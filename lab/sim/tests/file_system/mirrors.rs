@@ -114,7 +114,11 @@ fn the_death_of_any_member_loses_nothing_and_it_is_brought_into_step() {
 }
 
 /// The longest time for which no write was acknowledged after harm came to a member of a group of three.
-fn longest_gap(seed: u64, place: usize, harm: impl Fn(&mut Simulation, &Cluster, &str)) -> Duration {
+fn longest_gap(
+    seed: u64,
+    place: usize,
+    harm: impl Fn(&mut Simulation, &Cluster, &str),
+) -> Duration {
     let (mut simulation, cluster) = cluster(seed, 4, 3);
     cluster.run(&mut simulation, 0, write_file);
     let (group, _) = cluster.run(&mut simulation, 0, orderer);
@@ -148,8 +152,25 @@ fn writes_go_on_within_a_second_when_a_member_is_killed() {
                 cluster.kill(simulation, name, Kill::Process(Duration::ZERO));
             });
             println!("member {place}, seed {seed}: {gap:?}");
-            assert!(gap < Duration::from_millis(1_100), "member {place}, seed {seed}: {gap:?}");
+            assert!(gap < Duration::from_secs(1), "member {place}, seed {seed}: {gap:?}");
         }
+    }
+}
+
+#[test]
+fn writes_go_on_at_once_when_a_member_says_that_it_stops() {
+    for place in 0..3 {
+        let gap = longest_gap(55, place, |simulation, cluster, name| {
+            let number: usize = name["data".len()..].parse().expect("a number");
+            let server = cluster.data(number - 1);
+            let begin = simulation.now();
+            simulation.block_on(name, Duration::from_secs(1), async move { server.leave().await });
+            let took = simulation.now().since(begin);
+            assert!(took < Duration::from_millis(100), "it left after {took:?}");
+            cluster.kill(simulation, name, Kill::Process(Duration::ZERO));
+        });
+        println!("member {place}: {gap:?}");
+        assert!(gap < Duration::from_millis(200), "member {place}: {gap:?}");
     }
 }
 
