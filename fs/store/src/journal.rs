@@ -69,6 +69,8 @@ const BUFFERED_BYTES_READY: usize = 4 << 20;
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
 /// Segments that are kept for readers; whoever is further behind has to copy the index.
 const KEPT_SEGMENTS_MAX: usize = 64;
+/// Bytes of the newest records that are kept in memory while somebody reads the journal.
+const RECENT_BYTES_MAX: usize = 1 << 20;
 /// The pause before one looks again whether files are removed.
 const REMOVAL_PAUSE: Duration = Duration::from_millis(1);
 /// The pause before a full disk is asked again.
@@ -143,6 +145,7 @@ struct State {
     /// Of each reader: the record that it wants next.
     wanted: BTreeMap<u64, u64>,
     next_reader: u64,
+    recent: Recent,
     preparing: bool,
     /// Each removal of files that is under way has a copy.
     removing: Arc<()>,
@@ -156,6 +159,44 @@ struct State {
     /// Written since the journal was opened.
     bytes: u64,
     failed: Option<StoreError>,
+}
+
+/// The newest records, for those who read them as they come.
+#[derive(Default)]
+struct Recent {
+    /// The position of the first one.
+    first: u64,
+    records: VecDeque<RecentRecord>,
+    bytes: usize,
+}
+
+struct RecentRecord {
+    payload: Vec<u8>,
+    /// Its segment, and the offset behind it there.
+    end: (u64, u64),
+}
+
+impl Recent {
+    /// The next record is at this position.
+    fn push(&mut self, position: u64, payload: &[u8], end: (u64, u64)) {
+        if self.records.is_empty() {
+            self.first = position;
+        }
+        debug_assert_eq!(self.first + self.records.len() as u64, position, "none is left out");
+        self.bytes += payload.len();
+        self.records.push_back(RecentRecord { payload: payload.to_vec(), end });
+        while self.bytes > RECENT_BYTES_MAX
+            && let Some(oldest) = self.records.pop_front()
+        {
+            self.bytes -= oldest.payload.len();
+            self.first += 1;
+        }
+    }
+
+    fn get(&self, position: u64) -> Option<&RecentRecord> {
+        let index = usize::try_from(position.checked_sub(self.first)?).ok()?;
+        self.records.get(index)
+    }
 }
 
 struct Segment {
@@ -194,6 +235,7 @@ impl Journal {
             old: recovered.old,
             wanted: BTreeMap::new(),
             next_reader: 0,
+            recent: Recent::default(),
             preparing: false,
             removing: Arc::default(),
             full: false,
@@ -266,6 +308,12 @@ impl Journal {
             payload,
         );
         let added = group.bytes.len() - before;
+        let end = (group.sequence, group.offset + group.bytes.len() as u64);
+        if state.wanted.is_empty() {
+            state.recent = Recent::default();
+        } else {
+            state.recent.push(position, payload, end);
+        }
         state.tail_offset += added as u64;
         state.buffered += added;
         if !state.flush_scheduled {

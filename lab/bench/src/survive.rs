@@ -126,6 +126,7 @@ fn kinds_of_data() -> Vec<Kin> {
         ),
         kin("rebuild.beside", "reads and writes of clients meanwhile, beside before", "0.7 x"),
         kin("secure.KIND", "transfers of 1 MiB in payload mode secure, beside crc", ""),
+        kin("secure1.KIND, secure10.KIND", "the same by a network of 1 or 10 Gbit/s", ""),
         kin(
             "handshake",
             "the time to the first answer with keys, beside without",

@@ -13,22 +13,23 @@ use super::record::{RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, rec
 use crate::error::StoreError;
 use crate::marks::Position;
 
-/// Iterates over written records. Reads block for as long as the disk takes; recent records come from the
-/// page cache.
+/// Iterates over written records. The newest ones come from memory; reads of others block for as long as the disk takes.
 pub struct JournalReader {
     shared: Rc<Shared>,
     /// Its number among the readers.
     number: u64,
     next: u64,
-    place: Option<Place>,
+    pub(super) place: Option<Place>,
+    /// Behind the last record that came from memory: the segment, the offset there.
+    end: Option<(u64, u64)>,
 }
 
 /// The position of the reader: `position` is that of the record at `offset`.
-struct Place {
+pub(super) struct Place {
     sequence: u64,
     file: Arc<dyn File>,
     offset: u64,
-    position: u64,
+    pub position: u64,
 }
 
 impl JournalReader {
@@ -39,7 +40,7 @@ impl JournalReader {
         state.next_reader += 1;
         state.wanted.insert(number, next);
         drop(state);
-        JournalReader { shared, number, next, place: None }
+        JournalReader { shared, number, next, place: None, end: None }
     }
 
     /// The position that comes next.
@@ -55,6 +56,18 @@ impl JournalReader {
         if self.next > self.shared.own_written.get().0 {
             return Ok(None);
         }
+        let recent = {
+            let state = self.shared.state.borrow();
+            let is_there = state.segments[0].first <= self.next;
+            let record = state.recent.get(self.next).filter(|_| is_there);
+            record.map(|record| (record.payload.clone(), record.end))
+        };
+        if let Some((payload, end)) = recent {
+            let position = Position(self.next);
+            (self.place, self.end) = (None, Some(end));
+            self.advance();
+            return Ok(Some((position, payload)));
+        }
         self.find_segment()?;
         loop {
             let place = self.place.as_mut().expect("the segment was just found");
@@ -62,11 +75,15 @@ impl JournalReader {
             place.offset += record_bytes(header.len) as u64;
             place.position += 1;
             if let Some(payload) = payload {
-                self.next += 1;
-                self.shared.state.borrow_mut().wanted.insert(self.number, self.next);
+                self.advance();
                 return Ok(Some((Position(header.position), payload)));
             }
         }
+    }
+
+    fn advance(&mut self) {
+        self.next += 1;
+        self.shared.state.borrow_mut().wanted.insert(self.number, self.next);
     }
 
     /// Goes to the segment that holds the next position.
@@ -76,12 +93,12 @@ impl JournalReader {
             return Err(StoreError::Cut { asked: self.next, oldest: state.segments[0].first });
         };
         if self.place.as_ref().is_none_or(|place| place.sequence != segment.sequence) {
-            self.place = Some(Place {
-                sequence: segment.sequence,
-                file: segment.file.clone(),
-                offset: SEGMENT_HEADER_BYTES,
-                position: segment.first,
-            });
+            let (sequence, file) = (segment.sequence, segment.file.clone());
+            let (offset, position) = match self.end.take() {
+                Some((known, offset)) if known == sequence => (offset, self.next),
+                _ => (SEGMENT_HEADER_BYTES, segment.first),
+            };
+            self.place = Some(Place { sequence, file, offset, position });
         }
         Ok(())
     }

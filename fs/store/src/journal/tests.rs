@@ -270,6 +270,51 @@ fn groups_share_writes_and_syncs_and_readers_follow() {
 }
 
 #[test]
+fn a_reader_that_falls_behind_what_is_in_memory_goes_on_in_the_files() {
+    let directory = Place::new();
+    let recovered = open(&directory.path(), boot(1)).unwrap().0;
+    run(HostDisk::shared(), move |world| async move {
+        let journal = Journal::start(&world, recovered);
+        let mut reader = journal.read_from(Position(1));
+        let append = async |count: u64| {
+            for _ in 0..count {
+                let next = journal.position().0 + 1;
+                journal.append(&payload(next)).unwrap();
+            }
+            journal.wait_own_written(journal.position()).await.unwrap();
+        };
+        append(10).await;
+        let mut seen = Records::new();
+        let read = |reader: &mut JournalReader, seen: &mut Records, count: usize| {
+            for _ in 0..count {
+                let (position, bytes) = reader.next_record().unwrap().unwrap();
+                seen.insert(position.0, bytes);
+            }
+        };
+        read(&mut reader, &mut seen, 7);
+        append(11_990).await;
+        {
+            let state = journal.shared.state.borrow();
+            assert!(state.recent.bytes <= RECENT_BYTES_MAX && state.recent.first > 2_000);
+        }
+        read(&mut reader, &mut seen, 1);
+        let place = reader.place.as_ref().expect("it reads a file");
+        assert_eq!(
+            (place.position, reader.position()),
+            (9, Position(9)),
+            "without a look at others"
+        );
+        read(&mut reader, &mut seen, 11_992);
+        assert!(reader.place.is_none(), "the last ones come from memory");
+        assert_eq!(reader.next_record().unwrap(), None);
+        assert_records(&seen, 1..=12_000);
+        drop(reader);
+        append(1).await;
+        assert!(journal.shared.state.borrow().recent.records.is_empty(), "nobody reads");
+    });
+}
+
+#[test]
 fn old_segments_are_used_again_and_stale_bytes_never_read() {
     let directory = Place::new();
     let recovered = open(&directory.path(), boot(1)).unwrap().0;

@@ -88,6 +88,13 @@ impl Ground {
         Ok(SocketAddr::new(network.host(host).address(0), self.port.get()))
     }
 
+    /// Limits what a host sends and gets, in Gbit/s, until this is mended; `None` where hosts have no network of their own.
+    pub fn limit(&self, host: usize, gigabits: u64) -> anyhow::Result<Option<Injected>> {
+        let Some(network) = &self.network else { return Ok(None) };
+        let kind = FaultKind::Rate { kbit: gigabits * 1_000_000 };
+        Ok(Some(network.inject(&Fault::new(kind, host, 0))?))
+    }
+
     /// Cuts a host off, silently, until this is mended.
     pub fn cut(&self, host: usize) -> anyhow::Result<Injected> {
         let network =

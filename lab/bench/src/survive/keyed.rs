@@ -15,6 +15,21 @@ const SERVERS: usize = 2;
 /// Transfers that a client has under way.
 const DEPTH: u64 = 4;
 const SIDES: [&str; 2] = ["write", "read"];
+
+/// The network of the client, and the part of the rate of `crc` that is to be left.
+#[derive(Debug, Clone, Copy)]
+struct Rail {
+    name: &'static str,
+    /// None: as fast as it can be.
+    gigabits: Option<u64>,
+    reach: f64,
+}
+
+const RAILS: [Rail; 3] = [
+    Rail { name: "secure", gigabits: None, reach: 0.6 },
+    Rail { name: "secure1", gigabits: Some(1), reach: 0.97 },
+    Rail { name: "secure10", gigabits: Some(10), reach: 0.97 },
+];
 const MODES: [&str; 2] = ["secure", "crc"];
 const HANDSHAKE: &str = "handshake";
 /// First answers of a full measurement.
@@ -22,14 +37,14 @@ const RUNS: usize = 30;
 /// Milliseconds that a proof may take beside a round trip.
 const REACH_MS: f64 = 1.0;
 
-fn name(side: &str) -> String {
-    format!("secure.{side}")
+fn name(rail: Rail, side: &str) -> String {
+    format!("{}.{side}", rail.name)
 }
 
 /// The names of all rows.
 pub fn rows() -> Vec<String> {
-    let sides = SIDES.map(name);
-    sides.into_iter().chain([HANDSHAKE.to_string()]).collect()
+    let transfers = RAILS.into_iter().flat_map(|rail| SIDES.map(|side| name(rail, side)));
+    transfers.chain([HANDSHAKE.to_string()]).collect()
 }
 
 /// Measures the rows that are wanted.
@@ -43,8 +58,10 @@ pub fn keyed(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Resul
     let ground = Ground::make(hosts(SERVERS))?;
     let plan = Plan { keys: true, ..plain(SERVERS) };
     let store = Store::start(&ground, options, plan)?;
-    if SIDES.iter().any(|side| options.wanted(&name(side))) {
-        transfers(&store, options, emit);
+    for rail in RAILS {
+        if SIDES.iter().any(|side| options.wanted(&name(rail, side))) {
+            transfers(&store, rail, options, emit)?;
+        }
     }
     if options.wanted(HANDSHAKE) {
         let bare = Store::start(&ground, options, plain(SERVERS))?;
@@ -54,11 +71,26 @@ pub fn keyed(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Resul
 }
 
 /// A new file is written in each mode, and read by a client that remembers nothing.
-fn transfers(store: &Store<'_>, options: &Options, emit: &mut dyn FnMut(&Outcome)) {
+fn transfers(
+    store: &Store<'_>,
+    rail: Rail,
+    options: &Options,
+    emit: &mut dyn FnMut(&Outcome),
+) -> anyhow::Result<()> {
+    let limited = match rail.gigabits {
+        Some(gigabits) => match store.limit_clients(gigabits)? {
+            Some(limited) => Some(limited),
+            None => {
+                eprintln!("{}: that needs network namespaces", rail.name);
+                return Ok(());
+            }
+        },
+        None => None,
+    };
     let count = options.amount(512, 128);
-    let names = MODES.map(|mode| format!("secure: {mode}"));
+    let names = MODES.map(|mode| format!("{}: {mode}", rail.name));
     let found = alternate(options, options.runs(), &names, |turn, run| {
-        let (mode, file) = (MODES[turn], format!("{}.{run}", MODES[turn]));
+        let (mode, file) = (MODES[turn], format!("{}.{}.{run}", rail.name, MODES[turn]));
         let act = |kind: &str| {
             let order = store.order(&format!("library {kind}")).with("payload", mode);
             let order = order.with("folder", "/keyed").with("name", &file);
@@ -68,28 +100,32 @@ fn transfers(store: &Store<'_>, options: &Options, emit: &mut dyn FnMut(&Outcome
         act("remove")?;
         Ok(done)
     });
+    drop(limited);
     if options.is_interrupted() {
-        return;
+        return Ok(());
     }
-    for (side, what) in SIDES.into_iter().enumerate().filter(|it| options.wanted(&name(it.1))) {
+    let wanted = |side: &(usize, &str)| options.wanted(&name(rail, side.1));
+    for (side, what) in SIDES.into_iter().enumerate().filter(wanted) {
         let mut params = store.params();
         params.extend([
             ("clients", "1".to_string()),
             ("depth", DEPTH.to_string()),
             ("bytes", LARGE.to_string()),
         ]);
+        params.extend(rail.gigabits.map(|it| ("gigabits", it.to_string())));
         let pair = Pair {
-            name: name(what),
+            name: name(rail, what),
             figure: Figure::Bandwidth,
             other: MODES[1],
             ratio: "ratio_crc",
-            reach: None,
+            reach: Some(rail.reach),
             params,
         };
         let works = found.iter().map(|runs| runs.iter().map(|run| run[side].clone()).collect());
         let own = MODES.map(|mode| vec![("payload", quoted(mode))]);
         pair.outcomes(works.collect(), own).iter().for_each(&mut *emit);
     }
+    Ok(())
 }
 
 /// Clients that come anew, with keys and without; and calls of one that is there.

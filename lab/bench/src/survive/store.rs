@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use ropewalk_netns::Injected;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -216,6 +217,11 @@ impl<'a> Store<'a> {
     pub fn ask_as_user(&self, words: &[&str]) -> anyhow::Result<String> {
         let mut command = self.ground.command(self.clients());
         said(command.args(words).args(["--address", &self.address()]), words)
+    }
+
+    /// Limits the network of the clients to so many Gbit/s, until this is mended; `None` where that cannot be.
+    pub fn limit_clients(&self, gigabits: u64) -> anyhow::Result<Option<Injected>> {
+        self.ground.limit(self.clients(), gigabits)
     }
 
     /// Bytes that the clients' network has sent and got; `None` where it is that of all processes.
