@@ -14,6 +14,7 @@ use ropewalk_base::time::Time;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::map::{COPY_SILENCE, FIRST_EPOCH, Map, Membership};
+use ropewalk_wire::fs::meta::STEP_GROUPS_MAX;
 use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::value::Errno;
 
@@ -29,6 +30,10 @@ struct Own {
     membership: Membership,
     /// Members that the group should have.
     copies: u8,
+    /// The server that is to order it.
+    home: Option<u32>,
+    /// When this server learned of its last change.
+    changed: Time,
     /// This server orders the writes, and all members have what any of them has.
     settled: bool,
     /// This life knows all changes that are open here. One that began as a member does not know those of former lives.
@@ -38,7 +43,7 @@ struct Own {
 }
 
 /// The groups of a server.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Groups {
     server: u32,
     /// Of the map; 0: it is not known yet.
@@ -48,6 +53,8 @@ pub(crate) struct Groups {
     own: BTreeMap<Group, Own>,
     /// Groups that this server is about to leave, and serves no more: the epoch of the map when it said so.
     withheld: BTreeMap<Group, u32>,
+    /// Groups that this server does not serve just now. Nobody was told.
+    resting: BTreeSet<Group>,
     /// Members that this server has called out of step, which may be heard all the same.
     reported: BTreeSet<(Group, u32)>,
     /// Until then this server is a member of the groups of its map.
@@ -60,9 +67,9 @@ pub(crate) struct Groups {
 impl Groups {
     /// Those of this server, of which nothing is known yet but the one of the first format.
     pub(crate) fn new(server: u32) -> Groups {
-        let (own, withheld, reported) = Default::default();
+        let (own, withheld, resting, reported) = Default::default();
         let (epoch, term, lease, gone, defect) = (0, Term(0), Time::ZERO, false, None);
-        Groups { server, epoch, term, own, withheld, reported, lease, gone, defect }
+        Groups { server, epoch, term, own, withheld, resting, reported, lease, gone, defect }
     }
 
     /// As these, with a planted bug.
@@ -121,9 +128,10 @@ impl Groups {
         let (is_first_map, is_next_map) = (known == 0, map.epoch == known + 1);
         let before = std::mem::take(&mut self.own);
         let groups = map.bands(0).flat_map(|band| {
-            band.groups().map(|(group, membership)| (group, band.copies(), membership))
+            let kind = (band.copies(), band.mirroring.map(|it| it.home));
+            band.groups().map(move |(group, membership)| (group, kind, membership))
         });
-        for (group, copies, membership) in groups {
+        for (group, (copies, home), membership) in groups {
             if !membership.holders().any(|server| server == self.server) {
                 continue;
             }
@@ -138,17 +146,22 @@ impl Groups {
                 None => !is_first_map || settled || !is_member,
             };
             let waits = match former {
-                // Of several changes at once nobody knows who was a member in between.
+                // Of several changes at once nobody knows who was a member in between, but who ordered the group all the time: nobody
+                // became one without its word.
                 Some(former) if !is_next_map && former.membership.since < membership.since => {
-                    copies > 1
+                    let ordered = former.settled && settled;
+                    copies > 1 && (!ordered || self.has_lost_a_reader(group, former, membership))
                 }
                 Some(former) => self.has_lost_a_reader(group, former, membership),
                 None => is_first_map && copies > 1,
             };
             let before = former.map_or(Time::ZERO, |former| former.alone_from);
             let alone_from = if waits { now + COPY_SILENCE / 2 } else { before };
+            let same = former.filter(|former| former.membership.since == membership.since);
+            let changed = same.map_or(now, |former| former.changed);
             let membership = membership.clone();
-            self.own.insert(group, Own { membership, copies, settled, remembers, alone_from });
+            let own = Own { membership, copies, home, changed, settled, remembers, alone_from };
+            self.own.insert(group, own);
         }
         let own = &self.own;
         let is_same = |group: &Group| {
@@ -167,8 +180,13 @@ impl Groups {
         let was_first = former.membership.servers.first() == Some(&self.server);
         let is_short = now.servers.len() < usize::from(former.copies);
         let others = former.membership.servers.iter().skip(1).filter(|it| **it != self.server);
-        let mut left = others.filter(|it| !now.servers.contains(it));
-        left.any(|it| !was_first || !is_short || self.reported.contains(&(group, *it)))
+        let left = others.filter(|it| !now.servers.contains(it));
+        // Newcomers that this server brought into step may have been members in between.
+        let is_reported = |it: &u32| self.reported.contains(&(group, *it));
+        let came = former.membership.newcomers.iter().filter(|_| was_first);
+        let came = came.filter(|it| !now.servers.contains(it));
+        let gone = came.filter(|it| !now.newcomers.contains(it) || is_reported(it));
+        left.chain(gone).any(|it| !was_first || !is_short || is_reported(it))
     }
 
     /// This server is about to call a member out of step.
@@ -192,6 +210,11 @@ impl Groups {
         self.withheld.extend(groups.iter().map(|group| (*group, epoch)));
     }
 
+    /// Serves nobody in these groups for now; without any, serves all again.
+    pub(crate) fn rest(&mut self, groups: &[Group]) {
+        self.resting = groups.iter().copied().collect();
+    }
+
     /// Of these groups those that this server still withholds.
     pub(crate) fn withheld(&self, groups: &[Group]) -> Vec<Group> {
         groups.iter().copied().filter(|group| self.withheld.contains_key(group)).collect()
@@ -206,6 +229,24 @@ impl Groups {
             (goes && !self.withheld.contains_key(group)).then_some(*group)
         };
         self.own.iter().filter_map(is_to_leave).collect()
+    }
+
+    /// Whole groups that this server orders, and that have not changed since `before`, though the server that is to order them is a
+    /// member: that server and a few of its groups.
+    pub(crate) fn to_hand_on(&self, before: Time) -> Option<(u32, Vec<Group>)> {
+        let home = |(group, own): (&Group, &Own)| {
+            let Membership { servers, newcomers, leaving, .. } = &own.membership;
+            let home = own.home.filter(|home| servers.contains(home) && *home != self.server)?;
+            let is_whole = servers.len() >= usize::from(own.copies) && newcomers.is_empty();
+            let orders = own.settled && servers.first() == Some(&self.server);
+            let is_quiet = own.changed <= before && leaving.is_empty();
+            let goes = is_whole && orders && is_quiet && !self.withheld.contains_key(group);
+            goes.then_some((home, *group))
+        };
+        let all: Vec<(u32, Group)> = self.own.iter().filter_map(home).collect();
+        let (first, _) = *all.first()?;
+        let groups = all.iter().filter(|(home, _)| *home == first).map(|(_, group)| *group);
+        Some((first, groups.take(STEP_GROUPS_MAX).collect()))
     }
 
     /// A heartbeat was answered: until `until` this server is a member of its groups.
@@ -351,7 +392,8 @@ impl Groups {
                 Some(own) if own.membership.servers.first() == Some(&self.server) => {
                     let mirrored = own.membership.is_mirrored();
                     let leased = !mirrored || now < self.lease || writes && !self.gone;
-                    if !own.settled || !leased || self.withheld.contains_key(&group) {
+                    let rests = self.withheld.contains_key(&group) || self.resting.contains(&group);
+                    if !own.settled || !leased || rests {
                         return Err(Status::Unavailable);
                     }
                 }
@@ -418,6 +460,8 @@ impl Groups {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ropewalk_wire::fs::map::{Band, Mirroring};
 
     use super::*;
@@ -495,6 +539,30 @@ mod tests {
         assert!(groups.unsettled().is_empty());
     }
 
+    #[test]
+    fn whole_groups_go_to_the_server_that_is_to_order_them() {
+        let group = Group::of_band(3, 0);
+        let mut groups = Groups::new(7);
+        let second = |groups: &Groups| groups.to_hand_on(NOW);
+        groups.take(&Map::at(4), NOW);
+        groups.take(&mirrored(5, &[7], &[9]), NOW);
+        assert_eq!(second(&groups), None, "it has to come into step first");
+        groups.take(&mirrored(6, &[7, 9], &[]), NOW + Duration::from_secs(1));
+        assert_eq!(second(&groups), None, "that was a moment ago");
+        let later = NOW + Duration::from_secs(1);
+        assert_eq!(groups.to_hand_on(later), Some((9, vec![group])));
+        groups.rest(&[group]);
+        groups.renew(later);
+        assert_eq!(groups.judge(6, [group], true, NOW), Err(Status::Unavailable));
+        groups.rest(&[]);
+        assert_eq!(groups.judge(6, [group], true, NOW), Ok(()));
+        groups.withhold(&[group]);
+        assert_eq!(groups.to_hand_on(later), None, "it is under way");
+        groups.take(&mirrored(7, &[9, 7], &[]), later);
+        assert_eq!(groups.alone_from(group), Time::ZERO, "nobody left");
+        assert_eq!(groups.to_hand_on(Time(u64::MAX)), None);
+    }
+
     /// A map with one group of a band for two copies.
     fn mirrored(epoch: u32, servers: &[u32], newcomers: &[u32]) -> Map {
         let mut map = Map::at(epoch);
@@ -545,9 +613,22 @@ mod tests {
         moved.take(&mirrored(6, &[7, 8, 9], &[]), NOW);
         moved.take(&mirrored(7, &[7, 9], &[]), NOW);
         assert_eq!((moved.alone_from(group), moved.all_alone_from()), (lease, lease));
+        // Of several changes at once, where it ordered the group all the time.
+        let mut came = first();
+        came.take(&mirrored(6, &[7], &[8]), NOW);
+        came.take(&mirrored(9, &[7, 8], &[]), NOW);
+        assert_eq!(came.alone_from(group), Time::ZERO, "nobody left");
+        let mut quick = first();
+        quick.take(&mirrored(6, &[7], &[8]), NOW);
+        quick.report(group, 8);
+        quick.take(&mirrored(8, &[7], &[8]), NOW);
+        assert_eq!(quick.alone_from(group), lease, "it may have been a member in between");
         let mut second = Groups::new(8);
         second.take(&Map::at(4), NOW);
         second.take(&mirrored(5, &[7, 8], &[]), NOW);
+        let mut jumped = second.clone();
+        jumped.take(&mirrored(8, &[8], &[7]), NOW);
+        assert_eq!(jumped.alone_from(group), lease, "it did not order the group");
         second.take(&mirrored(6, &[8], &[7]), NOW);
         assert_eq!(second.alone_from(group), Time::ZERO, "an orderer leaves silent, or knows it");
         let mut third = Groups::new(9);

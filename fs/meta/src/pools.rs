@@ -446,6 +446,12 @@ impl Pools {
             server == by && !others.any(|other| self.is_heard(*other, now))
         };
         let groups: BTreeSet<Group> = step.groups().filter(counts).collect();
+        let is_member = |group: &Group| {
+            self.map().membership(*group).is_some_and(|it| it.servers.contains(&server))
+        };
+        if in_step && server != by && groups.iter().any(is_member) {
+            return Some(self.hand_on(&groups, server, now));
+        }
         let memberships =
             groups.iter().filter_map(|group| Some((*group, self.map().membership(*group)?)));
         let void: BTreeSet<Group> =
@@ -469,6 +475,26 @@ impl Pools {
         });
         self.banded = Some(banded);
         Some(rows)
+    }
+
+    /// The orderer of groups has ended all its changes, and lets another member order them. Where that one is not heard, all stays as it
+    /// is, and the word counts no more: the orderer goes on. Returns the rows that say so.
+    fn hand_on(&mut self, groups: &BTreeSet<Group>, to: u32, now: Time) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let is_heard = self.is_heard(to, now);
+        let Some(mut banded) = self.banded.take() else { return Vec::new() };
+        let rows = banded.change(|group, membership| {
+            if !groups.contains(&group) || !membership.servers.contains(&to) {
+                return None;
+            }
+            let mut next = membership.clone();
+            if is_heard && !next.leaving.contains(&to) {
+                next.servers.retain(|it| *it != to);
+                next.servers.insert(0, to);
+            }
+            Some(next)
+        });
+        self.banded = Some(banded);
+        rows
     }
 
     /// A server stops, and serves no group of several members any more: it leaves those that have another member that lives, and

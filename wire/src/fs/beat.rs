@@ -7,7 +7,8 @@ use super::status::Room;
 use super::value::Bytes;
 
 /// The orderer of groups says of another server of them whether it has all that was acknowledged. Without groups, and about
-/// itself: a server stops, and leaves all its groups that have another member.
+/// itself: a server stops, and leaves all its groups that have another member. Of a member that is in step already: it is to order the groups
+/// from now on, since the orderer has ended all its changes (`HAND_ON_VERSION`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step<'a> {
     /// Numbers of eight bytes each, little endian.
@@ -21,6 +22,9 @@ pub struct Step<'a> {
     /// A newcomer has become a member; else a member has missed something.
     pub in_step: bool,
 }
+
+/// The version of which metadata servers let an orderer hand groups on.
+pub const HAND_ON_VERSION: u16 = 11;
 
 /// Groups that one `Step` names at most.
 pub const STEP_GROUPS_MAX: usize = 512;

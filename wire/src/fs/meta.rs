@@ -18,7 +18,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attributes, Content, InodeKind};
-pub use super::beat::{Clock, Heartbeat, Registration, STEP_GROUPS_MAX, Step};
+pub use super::beat::{Clock, HAND_ON_VERSION, Heartbeat, Registration, STEP_GROUPS_MAX, Step};
 use super::exports::{ExportInfo, ExportOrder};
 use super::head::CALL_BYTES_MAX;
 use super::layout::Pool;

@@ -3,7 +3,7 @@
 //! Invariant: of two changes that touch one block, the later one begins when the earlier one is at all members.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -25,12 +25,15 @@ struct Inner {
     /// In the order in which they came.
     waiting: RefCell<BTreeMap<u64, Vec<Blocks>>>,
     next: Cell<u64>,
+    /// The numbers of those who hold some.
+    holders: RefCell<BTreeSet<u64>>,
     released: Notify,
 }
 
 /// Blocks that are locked until this is dropped.
 pub(crate) struct Guard {
     locks: Locks,
+    number: u64,
     blocks: Vec<Blocks>,
 }
 
@@ -87,6 +90,18 @@ impl Locks {
         }
     }
 
+    /// Completes when all who hold blocks now have given them back. Who waits for some may hold them then.
+    pub(crate) async fn rest(&self) {
+        let now = self.inner.holders.borrow().clone();
+        loop {
+            let released = self.inner.released.notified();
+            if self.inner.holders.borrow().is_disjoint(&now) {
+                return;
+            }
+            released.await;
+        }
+    }
+
     /// Whether somebody who came before `number` waits for one of the blocks.
     fn is_behind(&self, number: u64, blocks: &[Blocks]) -> bool {
         let waiting = self.inner.waiting.borrow();
@@ -115,8 +130,9 @@ impl Locks {
             held.entry(*object).or_default().push(range.clone());
         }
         drop(held);
+        inner.holders.borrow_mut().insert(number);
         drop(turn);
-        Guard { locks: self.clone(), blocks }
+        Guard { locks: self.clone(), number, blocks }
     }
 }
 
@@ -132,6 +148,7 @@ impl Drop for Guard {
             }
         }
         drop(held);
+        self.locks.inner.holders.borrow_mut().remove(&self.number);
         self.locks.inner.released.notify_all();
     }
 }
@@ -165,7 +182,10 @@ mod tests {
         // It came later, and does not go before.
         let mut third = pin!(locks.lock(vec![(object(1), 8..10)]));
         assert!(poll(third.as_mut()).is_pending());
+        let mut rest = pin!(locks.rest());
+        assert!(poll(rest.as_mut()).is_pending());
         drop(first);
+        assert!(poll(rest.as_mut()).is_ready(), "who waited then may hold some");
         assert!(poll(second.as_mut()).is_ready() && got.get());
         assert!(poll(third.as_mut()).is_ready());
         assert!(locks.are_free(&[(object(0), 0..4), (object(1), 0..9)]));

@@ -199,6 +199,27 @@ fn an_orderer_that_lost_an_object_leaves_by_its_own_word() {
 }
 
 #[test]
+fn an_orderer_hands_groups_on_to_a_member_that_is_heard() {
+    let (mut pools, [first, second]) = mirrored();
+    let third = Group::of_band(2, 7);
+    pools.set_group(third, &[2, 3, 1]).expect("it is there");
+    let (groups, map) = (Step::numbers(&[first, second, third]), pools.map().epoch);
+    let step = Step { groups: Bytes(&groups), by: 2, map, server: 3, in_step: true };
+    assert!(pools.set_step(&step, seconds(2)).is_some_and(|rows| !rows.is_empty()));
+    assert_eq!(servers(&pools, first), (vec![1, 2], vec![]), "another one orders it");
+    assert_eq!(servers(&pools, second), (vec![3, 2], vec![]));
+    assert_eq!(servers(&pools, third), (vec![3, 2, 1], vec![]));
+    assert_eq!(pools.map().epoch, map + 1, "one change");
+    assert_eq!(pools.set_step(&step, seconds(2)), None, "the word comes once more");
+    // Where that one is not heard all stays, and the word is void for good.
+    let back = Step { by: 3, server: 2, map: map + 1, ..step };
+    assert!(pools.set_step(&back, seconds(9)).is_some_and(|rows| !rows.is_empty()));
+    assert_eq!(servers(&pools, second), (vec![3, 2], vec![]));
+    assert_eq!(pools.set_step(&back, seconds(2)), None);
+    assert_eq!(servers(&pools, second), (vec![3, 2], vec![]));
+}
+
+#[test]
 fn a_server_that_stops_leaves_all_its_groups_in_which_another_one_lives() {
     let (mut pools, [first, second]) = mirrored();
     let third = Group::of_band(2, 7);

@@ -1,18 +1,25 @@
 //! Groups of several members: acknowledged writes outlive any one of them, and those that come back are brought into step.
 
+use std::cell::Cell;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::programs::*;
 use ropewalk_base::disk::Disk;
+use ropewalk_base::random::Random;
 use ropewalk_client::{Actor, Caller, Client, Errno};
 use ropewalk_data::Defect;
-use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation, seeds};
+use ropewalk_sim::{Cluster, ClusterConfig, Kill, Path as Way, Simulation, seeds};
 use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::map::Membership;
 use ropewalk_wire::fs::meta::ROOT;
 
 const STRIPE: usize = 64 << 10;
 const STRIPES: usize = 12;
+/// Writes at a time while groups are handed on.
+const WRITERS: usize = 6;
+const PAIRS: [(u32, u32); 6] = [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)];
 
 fn cluster(seed: u64, servers: u32, copies: u32) -> (Simulation, Cluster) {
     cluster_with(seed, servers, copies, None)
@@ -182,6 +189,83 @@ fn a_member_that_stands_still_keeps_its_place_for_longer() {
         simulation.resume(name);
     });
     assert!(gap > Duration::from_secs(1) && gap < Duration::from_millis(1_300), "{gap:?}");
+}
+
+/// Groups that another server orders than the one that is to.
+fn away_from_home(cluster: &Cluster) -> usize {
+    let map = cluster.meta().map().expect("it serves");
+    let is_away = |home: u32| move |group: &&Membership| group.servers[0] != home;
+    let bands = map.bands(0).filter_map(|band| Some((band.mirroring?.home, band)));
+    bands.map(|(home, band)| band.groups.iter().filter(is_away(home)).count()).sum()
+}
+
+/// A server is started again, and is to order its groups afterwards. Writes go on meanwhile. `dies`: copies are under way for long, and
+/// the client dies when the first groups are handed on. Returns what differs between copies afterwards, and the longest
+/// time without a write since the server came back.
+fn order_goes_home(seed: u64, dies: bool) -> (Vec<String>, Duration) {
+    let (mut simulation, cluster) = cluster(seed, 4, 2);
+    let mut random = simulation.fork_random();
+    cluster.run(&mut simulation, 0, write_file);
+    let (_, first) = cluster.run(&mut simulation, 0, orderer);
+    let name = format!("data{first}");
+    cluster.kill(&mut simulation, &name, Kill::Process(Duration::ZERO));
+    simulation.run_for(Duration::from_secs(2));
+    cluster.restart(&mut simulation, &name);
+    cluster.await_start(&mut simulation);
+    let away = away_from_home(&cluster);
+    assert!(away > 0, "seed {seed}");
+    let pairs: &[(u32, u32)] = if dies { &PAIRS } else { &[] };
+    for (one, other) in pairs {
+        let slow = |path: &mut Way| path.latency = Duration::from_millis(40);
+        simulation.network().change_paths(&format!("data{one}"), &format!("data{other}"), slow);
+    }
+    let longest = Rc::new(Cell::new(Duration::ZERO));
+    let writers = (0..WRITERS).map(|_| {
+        let world = simulation.node(cluster.client_name(0)).world().clone();
+        let (longest, mut places) = (longest.clone(), Random::from_seed(random.below(1 << 32)));
+        cluster.spawn(&simulation, 0, |client| async move {
+            let file = open(&client, b"f", BOTH).await.expect("opened");
+            let end = world.now() + Duration::from_secs(16);
+            while world.now() < end {
+                let begin = world.now();
+                let at = places.below((STRIPES * STRIPE / 4096) as u64 - 1) * 4096;
+                write(&client, &file, at, &pattern(begin.0, 8192)).await.expect("written");
+                longest.set(longest.get().max(world.now().since(begin)));
+                // An object that was changed a moment ago is made equal in any case.
+                let most = if dies { 600 } else { 10 };
+                world.sleep(Duration::from_millis(places.below(most))).await;
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let done = |_: &Simulation| writers.iter().all(|writer| writer.borrow().is_some());
+    if dies {
+        while away_from_home(&cluster) == away {
+            simulation.run_for(Duration::from_millis(1));
+        }
+        simulation.run_for(Duration::from_millis(random.below(50)));
+        cluster.kill(&mut simulation, cluster.client_name(0), Kill::Power);
+        simulation.run_for(Duration::from_secs(20));
+    } else {
+        assert!(simulation.run_until(Duration::from_secs(60), done), "seed {seed}");
+    }
+    simulation.run_for(Duration::from_secs(2));
+    assert_eq!(away_from_home(&cluster), 0, "seed {seed}");
+    (cluster.copy_differences(2), longest.get())
+}
+
+#[test]
+fn a_server_that_was_started_again_orders_its_groups_when_it_is_in_step() {
+    for seed in seeds(70, 2) {
+        let (differences, longest) = order_goes_home(seed, false);
+        println!("seed {seed}: {longest:?}");
+        assert!(differences.is_empty(), "seed {seed}: {differences:#?}");
+        assert!(longest < Duration::from_millis(500), "seed {seed}: {longest:?} without a write");
+    }
+    for seed in seeds(80, 4) {
+        let (differences, _) = order_goes_home(seed, true);
+        assert!(differences.is_empty(), "seed {seed}: {differences:#?}");
+    }
 }
 
 /// A change of the file's first stripe.
