@@ -223,8 +223,7 @@ impl DataServer {
             world.spawn(inner.clone().keep_map_noted());
             world.spawn(inner.clone().settle_groups());
             world.spawn(inner.clone().bring_newcomers());
-            world.spawn(inner.clone().leave_on_order());
-            world.spawn(inner.clone().hand_on_groups());
+            world.spawn(inner.clone().let_groups_go());
             world.spawn(inner.clone().tell_of_ends());
             if let Some(scrub) = config.scrub {
                 world.spawn(inner.clone().scrub(scrub));

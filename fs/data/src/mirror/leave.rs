@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::task::join;
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::meta::{HAND_ON_VERSION, STEP_GROUPS_MAX, Step};
@@ -22,8 +23,13 @@ const LOOK: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Inner {
+    /// Leaves groups, and hands them on, until this server stops.
+    pub(crate) async fn let_groups_go(self: Rc<Self>) {
+        join(self.clone().leave_on_order(), self.hand_on_groups()).await;
+    }
+
     /// Leaves the groups that the map says this server is to leave, until it stops.
-    pub(crate) async fn leave_on_order(self: Rc<Self>) {
+    async fn leave_on_order(self: Rc<Self>) {
         while !self.stopping.get() {
             let changed = self.mirror.changed.notified();
             let groups = self.groups.borrow().to_leave();
@@ -60,7 +66,7 @@ impl Inner {
 
     /// Hands groups on to the servers that are to order them, when these are in step again, until this server stops. Otherwise a server
     /// that was started again would order nothing, and another one twice as much.
-    pub(crate) async fn hand_on_groups(self: Rc<Self>) {
+    async fn hand_on_groups(self: Rc<Self>) {
         while !self.stopping.get() {
             // Where several servers hand groups on at once, their heir does not know who was a member in between, and waits.
             let more = self.world.random_u64() % LOOK.as_micros() as u64;

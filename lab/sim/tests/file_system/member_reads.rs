@@ -251,6 +251,57 @@ fn leave(simulation: &mut Simulation, cluster: &Cluster, name: &str) {
     }
 }
 
+/// Something comes to a data server, and goes again.
+fn trouble_one(
+    simulation: &mut Simulation,
+    cluster: &Cluster,
+    one: &str,
+    (trouble, pause): (Trouble, Duration),
+) {
+    let cut = |simulation: &mut Simulation, others: &[String]| {
+        let others = || others.iter().filter(|it| **it != *one);
+        others().for_each(|it| simulation.network().partition(one, it));
+        simulation.run_for(pause);
+        others().for_each(|it| simulation.network().heal(one, it));
+    };
+    match trouble {
+        Trouble::Death => {
+            cluster.kill(simulation, one, Kill::Process(Duration::ZERO));
+            simulation.run_for(pause);
+            cluster.restart(simulation, one);
+            cluster.await_start(simulation);
+        }
+        Trouble::Pause => {
+            simulation.pause(one);
+            simulation.run_for(pause);
+            simulation.resume(one);
+        }
+        Trouble::Partition => cut(simulation, &cluster.servers()),
+        Trouble::NoMetadata => cut(simulation, &[META.to_owned()]),
+        Trouble::Firewall => {
+            // It ends the links, and the server learns of that later.
+            simulation.network().partition(META, one);
+            let later = Cut::FirstThenOther(Duration::from_secs(3));
+            simulation.network().cut(META, one, later);
+            simulation.run_for(pause);
+            simulation.network().heal(META, one);
+        }
+        Trouble::NoMembers => {
+            let data = (1..=4).map(|number| format!("data{number}"));
+            cut(simulation, &data.collect::<Vec<_>>());
+        }
+        Trouble::Leave => {
+            leave(simulation, cluster, one);
+            // Clients still call it.
+            simulation.run_for(pause / 4);
+            cluster.kill(simulation, one, Kill::Process(Duration::ZERO));
+            simulation.run_for(pause);
+            cluster.restart(simulation, one);
+            cluster.await_start(simulation);
+        }
+    }
+}
+
 /// A writer, and readers at several members, while servers die, stand still, or are cut off from others.
 fn versions_seen(seed: u64, plant: Option<Plant>) -> Rc<Watch> {
     // Some planted bugs show under one kind of trouble only.
@@ -286,48 +337,8 @@ fn versions_seen(seed: u64, plant: Option<Plant>) -> Rc<Watch> {
         simulation.run_for(Duration::from_micros(random.below(1_500_000)));
         let one = format!("data{}", 1 + random.below(cluster.data_count() as u64));
         let pause = Duration::from_micros(random.below(4_000_000));
-        let cut = |simulation: &mut Simulation, others: &[String]| {
-            let others = || others.iter().filter(|it| **it != one);
-            others().for_each(|it| simulation.network().partition(&one, it));
-            simulation.run_for(pause);
-            others().for_each(|it| simulation.network().heal(&one, it));
-        };
-        match harms[random.below(harms.len() as u64) as usize] {
-            Trouble::Death => {
-                cluster.kill(&mut simulation, &one, Kill::Process(Duration::ZERO));
-                simulation.run_for(pause);
-                cluster.restart(&mut simulation, &one);
-                cluster.await_start(&mut simulation);
-            }
-            Trouble::Pause => {
-                simulation.pause(&one);
-                simulation.run_for(pause);
-                simulation.resume(&one);
-            }
-            Trouble::Partition => cut(&mut simulation, &cluster.servers()),
-            Trouble::NoMetadata => cut(&mut simulation, &[META.to_owned()]),
-            Trouble::Firewall => {
-                // It ends the links, and the server learns of that later.
-                simulation.network().partition(META, &one);
-                let later = Cut::FirstThenOther(Duration::from_secs(3));
-                simulation.network().cut(META, &one, later);
-                simulation.run_for(pause);
-                simulation.network().heal(META, &one);
-            }
-            Trouble::NoMembers => {
-                let data = (1..=4).map(|number| format!("data{number}"));
-                cut(&mut simulation, &data.collect::<Vec<_>>());
-            }
-            Trouble::Leave => {
-                leave(&mut simulation, &cluster, &one);
-                // Clients still call it.
-                simulation.run_for(pause / 4);
-                cluster.kill(&mut simulation, &one, Kill::Process(Duration::ZERO));
-                simulation.run_for(pause);
-                cluster.restart(&mut simulation, &one);
-                cluster.await_start(&mut simulation);
-            }
-        }
+        let trouble = harms[random.below(harms.len() as u64) as usize];
+        trouble_one(&mut simulation, &cluster, &one, (trouble, pause));
         // Members that left come back.
         simulation.run_for(Duration::from_secs(2));
     }
