@@ -183,7 +183,10 @@ impl Party {
 impl Drop for Party {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.words().parties[number as usize].process.store(0, Release);
+            let words = &self.words().parties[number as usize];
+            // The next owner of the number must not be taken for a process that began when this one did.
+            words.began.store(0, Release);
+            words.process.store(0, Release);
         }
     }
 }
@@ -231,12 +234,17 @@ fn began(process: u32) -> std::io::Result<Option<u64>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
+    Ok(began_of(&line))
+}
+
+/// The same from the process's line in `/proc`. Where its first thread has ended and others go on, its state is that of a zombie.
+fn began_of(line: &str) -> Option<u64> {
     // The second field is a name in brackets, which may have blanks and brackets of its own. The third is the state.
-    let mut fields = line.rsplit(')').next().unwrap_or("").split_ascii_whitespace();
-    if matches!(fields.next(), None | Some("Z" | "X")) {
-        return Ok(None);
-    }
-    Ok(fields.nth(18).and_then(|began| began.parse().ok()))
+    let mut fields = line.rsplit(')').next()?.split_ascii_whitespace();
+    let state = fields.next()?;
+    let threads: u64 = fields.nth(16)?.parse().ok()?;
+    let has_ended = state == "X" || state == "Z" && threads <= 1;
+    fields.nth(1).filter(|_| !has_ended)?.parse().ok()
 }
 
 /// Whether a process lives; also where nobody can say so.

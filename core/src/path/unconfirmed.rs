@@ -83,7 +83,9 @@ impl Core {
             let call = self.unconfirmed_call(link, self.links.get(link)?)?;
             is_lost(link, call.session()).then_some((link, call))
         };
-        let calls: Vec<_> = self.links.of_peer(id).into_iter().filter_map(call).collect();
+        let mut calls: Vec<_> = self.links.of_peer(id).into_iter().filter_map(call).collect();
+        // The last one that was agreed to is the one in which a session may have begun.
+        calls.sort_by_key(|(link, _)| self.links.get(*link).map_or(0, |state| state.agreed));
         for (link, call) in calls {
             self.close_link(link);
             self.outputs.push(Output::Abandon { link });

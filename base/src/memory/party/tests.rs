@@ -235,3 +235,21 @@ fn a_job_over_several_memories_forbids_blocks() {
     table.apply(&job, part(source), None).unwrap();
     assert_eq!((words(&lock).state(), cells.load::<u64>(0)), (NEVER, Some(1)));
 }
+
+#[test]
+fn a_process_lives_as_long_as_one_of_its_threads() {
+    let line = |state: &str, threads: u32| {
+        format!("7 (a) b)) {state} 1 7 7 0 -1 4 0 0 0 0 1 2 0 0 20 0 {threads} 0 8642 9 9")
+    };
+    for (state, threads, began) in [
+        ("S", 1, Some(8642)),
+        ("R", 3, Some(8642)),
+        ("Z", 2, Some(8642)),
+        ("Z", 1, None),
+        ("Z", 0, None),
+        ("X", 1, None),
+    ] {
+        assert_eq!(super::began_of(&line(state, threads)), began, "{state}, {threads} threads");
+    }
+    assert_eq!(super::began_of("7 (a) S 1"), None);
+}
