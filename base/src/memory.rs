@@ -253,13 +253,33 @@ impl Memory {
         }
     }
 
-    /// Calls `update`, which changes elements of shared memory word by word, while nobody updates a block.
-    fn by_words<T>(&self, update: impl FnOnce() -> T) -> T {
+    /// Calls `update`, which changes elements of a range (offset and length) of shared memory word by word, while nobody updates a
+    /// block there.
+    fn by_words<T>(&self, (offset, len): (u64, u64), update: impl FnOnce() -> T) -> T {
         match &self.kind {
             Kind::Cells { keep, .. } => keep.by_words(update),
             Kind::Pieces(pieces) => {
-                pieces.parts.iter().for_each(Memory::forbid_blocks);
-                update()
+                let end = offset.saturating_add(len);
+                let mut begin = 0;
+                let mut touched = pieces.parts.iter().filter_map(|part| {
+                    let at = begin;
+                    begin += part.len() as u64;
+                    (at < end && offset < begin).then_some((at, part))
+                });
+                let (first, second) = (touched.next(), touched.next());
+                match (first, second) {
+                    (Some((at, part)), None) => {
+                        let within = offset.saturating_sub(at);
+                        part.by_words((within, len), update)
+                    }
+                    (Some((_, first)), Some((_, second))) => {
+                        first.forbid_blocks();
+                        second.forbid_blocks();
+                        touched.for_each(|(_, part)| part.forbid_blocks());
+                        update()
+                    }
+                    (None, _) => update(),
+                }
             }
             _ => update(),
         }

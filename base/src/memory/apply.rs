@@ -150,7 +150,7 @@ impl BufferTable {
         let act = || self.execute_as(job, source, sent, result, regime);
         let (Places::One(target) | Places::Shaped { region: target, .. }) = &job.places;
         match self.get(target.buffer).filter(|_| regime == Regime::Shared) {
-            Some(memory) => memory.by_words(act),
+            Some(memory) => memory.by_words((target.offset, target.len), act),
             None => act(),
         }
     }

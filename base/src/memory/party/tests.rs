@@ -253,3 +253,31 @@ fn a_process_lives_as_long_as_one_of_its_threads() {
     }
     assert_eq!(super::began_of("7 (a) S 1"), None);
 }
+
+#[test]
+fn a_job_beside_a_window_leaves_its_blocks_as_they_are() {
+    let (cells, lock) = shared(8192);
+    let board = Cells::zeroed(64);
+    let (pool, mut table) = (Pool::with_budget(1 << 20), BufferTable::with_limit(2));
+    let source = crate::memory::Memory::pooled(pool.copy_of(&ones(2)).unwrap());
+    let joined = crate::memory::Memory::joined(vec![cells.all(), board.all()]);
+    let (source, target) = (table.insert(source).unwrap(), table.insert(joined).unwrap());
+    let apply = |table: &BufferTable, offset, len| {
+        let place = Slice { buffer: target, offset, len };
+        let job = Job { change: Change::Update(sum()), places: Places::One(place) };
+        table.apply(&job, Slice { buffer: source, offset: 0, len }, None).unwrap();
+    };
+    let block = |updater: &mut crate::memory::Updater| {
+        updater.update(&cells, 0, 1024, sum(), &ones(1024), None).unwrap();
+        words(&lock).state()
+    };
+    let expected = if barrier::is_there() { BLOCKS } else { NEVER };
+    let mut updater = cells.updater();
+    apply(&table, 8192, 8);
+    assert_eq!(block(&mut updater), expected, "a word of the board");
+    apply(&table, 8184, 8);
+    assert_eq!(block(&mut updater), expected, "a word of the window");
+    apply(&table, 8184, 16);
+    assert_eq!(block(&mut updater), NEVER, "words of both at once");
+    assert_eq!((cells.load::<u64>(8184), board.load::<u64>(0)), (Some(5), Some(2)));
+}
