@@ -126,7 +126,8 @@ fn kinds_of_data() -> Vec<Kin> {
         ),
         kin("rebuild.beside", "reads and writes of clients meanwhile, beside before", "0.7 x"),
         kin("secure.KIND", "transfers of 1 MiB in payload mode secure, beside crc", "0.6 x"),
-        kin("secure1.KIND, secure10.KIND", "the same by a network of 1 or 10 Gbit/s", "0.97 x"),
+        kin("secure1.KIND", "the same by a network of 1 Gbit/s", "0.97 x"),
+        kin("secure10.KIND", "the same by a network of 10 Gbit/s", "0.97 x"),
         kin(
             "handshake",
             "the time to the first answer with keys, beside without",
