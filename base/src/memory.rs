@@ -263,7 +263,7 @@ impl Memory {
                 let mut begin = 0;
                 let mut touched = pieces.parts.iter().filter_map(|part| {
                     let at = begin;
-                    begin += part.len() as u64;
+                    begin += part.len();
                     (at < end && offset < begin).then_some((at, part))
                 });
                 let (first, second) = (touched.next(), touched.next());
