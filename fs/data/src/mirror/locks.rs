@@ -90,7 +90,7 @@ impl Locks {
         }
     }
 
-    /// Completes when all who hold blocks now have given them back. Who waits for some may hold them then.
+    /// Completes when the present holders have given their blocks back. Those that wait now may hold some then.
     pub(crate) async fn rest(&self) {
         let now = self.inner.holders.borrow().clone();
         loop {

@@ -16,7 +16,7 @@ use crate::pools::LINKLESS_SILENCE;
 const LOOK: Duration = Duration::from_millis(50);
 /// The pause where no group has several members.
 const REST: Duration = Duration::from_secs(1);
-/// Whoever wakes up so late stood still, and heard nobody.
+/// A server that wakes up so late stood still, and heard nobody.
 const LATE: Duration = Duration::from_millis(200);
 
 impl MetaServer {

@@ -221,7 +221,7 @@ async fn read_versions(client: Client, world: World, watch: Rc<Watch>, until: Du
     }
 }
 
-/// What comes to servers.
+/// A fault of a data server, or of the network around it.
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
     Death,
