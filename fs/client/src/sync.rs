@@ -101,10 +101,7 @@ impl Client {
 
     /// Whether the link to a server that has answered before is lost.
     pub(crate) fn is_linkless(&self, server: u32) -> bool {
-        let servers = self.inner.servers.borrow();
-        let answered = servers.get(&server).filter(|known| known.connection.newest().is_some());
-        let endpoint = self.inner.endpoint.endpoint();
-        answered.is_some_and(|known| endpoint.peer_rail(known.connection.peer()).is_none())
+        self.inner.servers.borrow().get(&server).is_some_and(|it| it.connection.is_linkless())
     }
 
     /// Completes when the map gives one of these groups another first server than this one.

@@ -308,6 +308,12 @@ impl Connection {
         self.inner.spoken.borrow().get(&self.inner.turn.get()).copied()
     }
 
+    /// Whether the link to the server that is called now, which has answered before, is lost.
+    pub fn is_linkless(&self) -> bool {
+        let endpoint = self.inner.endpoint.endpoint();
+        self.newest().is_some() && endpoint.peer_rail(self.peer()).is_none()
+    }
+
     /// Completes when calls go to another one of several servers: the one before did not serve, or did not answer.
     pub fn turned(&self) -> impl Future<Output = ()> + use<> {
         self.inner.turned.notified()

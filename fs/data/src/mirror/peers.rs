@@ -109,11 +109,7 @@ impl Inner {
 
     /// Whether the link to another server, which has answered before, is lost.
     pub(super) fn is_linkless(&self, server: u32) -> bool {
-        let peers = self.mirror.peers.borrow();
-        let answered = peers.get(&server).filter(|peer| peer.connection.newest().is_some());
-        answered.is_some_and(|peer| {
-            self.endpoint.endpoint().peer_rail(peer.connection.peer()).is_none()
-        })
+        self.mirror.peers.borrow().get(&server).is_some_and(|it| it.connection.is_linkless())
     }
 
     /// Whether another server is known to speak a version.

@@ -55,6 +55,10 @@ impl MetaServer {
                 }
             }
         }
+        if let Some(shard) = self.shard() {
+            // Of the others the shard knows it already.
+            linkless.retain(|server| shard.pools.is_heard(*server, now));
+        }
         if !linkless.is_empty() {
             let now = self.now();
             if let Some(mut shard) = self.shard() {
